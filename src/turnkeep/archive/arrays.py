@@ -1,0 +1,89 @@
+"""A turn with its arrays apart: a small document, and each array's bytes under their digest.
+
+The document is versioned JSON, version 1:
+
+    {"format": "turnkeep-turn", "version": 1, "digest": <Turn.digest>, "call": <number or null>,
+     "turn": <the JSON form, null where an array stands>,
+     "arrays": [{"part": i, "field": name, "dtype": "uint16", "shape": [...], "blob": <SHA-256 of the bytes>}, ...]}
+
+An array's bytes are C-contiguous and little-endian.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from turnkeep.archive.json_form import from_skeleton, to_skeleton
+from turnkeep.errors import ArchiveError, CorruptRecord, TurnkeepError, UnsupportedVersion
+from turnkeep.history.turn import Turn
+from turnkeep.wire.json import InexactJson, NotJson, dumps, loads
+from turnkeep.wire.sha import sha256_hex
+
+if TYPE_CHECKING:
+    from turnkeep.wire.training import Array
+
+FORMAT = "turnkeep-turn"
+VERSION = 1
+
+
+class Detached(NamedTuple):
+    """A turn's document, and its arrays' bytes by digest."""
+
+    document: bytes
+    blobs: dict[str, bytes]
+
+
+def detach(turn: Turn, call: int | None = None) -> Detached:
+    """The turn as a document and blobs; `call` is the policy call that made it."""
+    blobs: dict[str, bytes] = {}
+    refs: list[dict[str, Any]] = []
+    for index, part in enumerate(turn.parts):
+        for name, array in part.native.arrays.items() if part.native else ():
+            data = array.astype(array.dtype.newbyteorder("<"), copy=False).tobytes()
+            digest = sha256_hex(data)
+            blobs[digest] = data
+            place = {"part": index, "field": name}
+            refs.append({**place, "dtype": array.dtype.name, "shape": list(array.shape), "blob": digest})
+    head = {"format": FORMAT, "version": VERSION, "digest": turn.digest, "call": call}
+    return Detached(dumps({**head, "turn": to_skeleton(turn), "arrays": refs}), blobs)
+
+
+def read_document(document: bytes) -> dict[str, Any]:
+    """The document as values, of a version that is known here. Raises ArchiveError, UnsupportedVersion."""
+    try:
+        value = loads(document)
+    except (NotJson, InexactJson) as error:
+        raise ArchiveError(f"the turn's document cannot be read: {error}") from None
+    if not isinstance(value, dict) or value.get("format") != FORMAT:
+        raise ArchiveError("this is no turn's document")
+    if value.get("version") != VERSION:
+        raise UnsupportedVersion(f"a turn of format version {value.get('version')}; this turnkeep knows up to {VERSION}")
+    return value
+
+
+def attach(document: Mapping[str, Any], blob: Callable[[str], bytes | None]) -> Turn:
+    """The turn of a document, its arrays fetched by digest.
+
+    Raises CorruptRecord that names the field of an array that is missing or not what was written.
+    """
+    form = document["turn"]
+    arrays: tuple[dict[str, Array], ...] = tuple({} for _ in form["parts"])
+    for ref in document["arrays"]:
+        arrays[ref["part"]][ref["field"]] = _array(ref, blob)
+    turn = from_skeleton(form, arrays)
+    if turn.digest != document["digest"]:
+        raise CorruptRecord("the turn is not what was written: its digest differs")
+    return turn
+
+
+def _array(ref: Mapping[str, Any], blob: Callable[[str], bytes | None]) -> "Array":
+    import numpy as np
+
+    place = {"item": ref["part"], "field": ref["field"]}
+    try:
+        data = blob(ref["blob"])
+    except TurnkeepError as error:
+        raise CorruptRecord(error.message, **place) from error
+    if data is None:
+        raise CorruptRecord("the array's bytes are missing", **place)
+    dtype = np.dtype(ref["dtype"]).newbyteorder("<")
+    return np.frombuffer(data, dtype=dtype).reshape(ref["shape"]).astype(ref["dtype"], copy=False)

@@ -1,0 +1,1 @@
+"""The `turnkeep` command: one module per command, imported when it is called."""

@@ -1,0 +1,1 @@
+"""Turns, scope, agreement, projection, gaps, structured output. Pure: no I/O."""

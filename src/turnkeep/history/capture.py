@@ -1,0 +1,125 @@
+"""Capture: a model server's response becomes a turn (contract section 1)."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from turnkeep.errors import MalformedItem, TransportFailure, UnsupportedClientCall
+from turnkeep.history.scope import Scope, scope_text
+from turnkeep.history.turn import PART_TYPES, PUBLIC_FIELDS, Part, Turn
+from turnkeep.wire.item import CLIENT_CALLS, Item, Readable, read_item
+from turnkeep.wire.json import Fault, InexactJson, NotJson, dumps, find_unwritable, loads
+from turnkeep.wire.training import TRAINING_FIELDS, check_training
+
+
+def capture(body: bytes | str | Mapping[str, Any], scope: Scope | str | None = None) -> Turn:
+    """The turn that a Responses object makes: one part per output item, each with its complete item.
+
+    `body` is the response as received, or the parsed object. Raises TransportFailure where it is no Responses object,
+    MalformedItem where an item breaks contract 1.5 or 1.6, UnsupportedClientCall for a call nobody here can answer.
+    """
+    response, faults = read_response(body)
+    if faults:
+        raise _malformed(faults[0])
+    parts = tuple(_part(*_checked(members, index)) for index, members in enumerate(response["output"]))
+    _refuse_client_calls(response["output"])
+    return _turn(response, parts, scope)
+
+
+def capture_without_native(body: bytes | str | Mapping[str, Any], scope: Scope | str | None = None) -> Turn:
+    """The turn of a response whose training fields are malformed, kept by its public parts alone (contract 7.9).
+
+    Raises as `capture` does where the fault reaches what a person can read, since then no turn can be made of it.
+    """
+    response, faults = read_response(body)
+    for fault in faults:
+        if not _in_training(fault):
+            raise _malformed(fault)
+    parts = tuple(_part(_readable(members, index), None) for index, members in enumerate(response["output"]))
+    _refuse_client_calls(response["output"])
+    return _turn(response, parts, scope)
+
+
+def read_response(body: bytes | str | Mapping[str, Any]) -> tuple[dict[str, Any], Sequence[Fault]]:
+    """The Responses object, and what is wrong inside its output items (None standing there in the object).
+
+    Raises TransportFailure where it is no Responses object, or where something is wrong outside the items.
+    """
+    raw = body if isinstance(body, bytes) else None
+    try:
+        value, faults = _parse(body)
+    except NotJson as error:
+        raise TransportFailure(f"the response is no JSON: {error}", body=raw) from None
+    if not isinstance(value, dict) or not isinstance(value.get("output"), list):
+        raise TransportFailure("the response is no Responses object: it has no list of output items", body=raw)
+    for fault in faults:
+        if len(fault.path) < 2 or fault.path[0] != "output":
+            raise TransportFailure(f"the response holds a value that cannot be kept: {fault.reason}", body=raw)
+    return value, faults
+
+
+def _parse(body: bytes | str | Mapping[str, Any]) -> tuple[Any, Sequence[Fault]]:
+    if isinstance(body, Mapping):
+        fault = find_unwritable(body)
+        if fault is not None:
+            return body, [fault]
+        body = dumps(body)
+    try:
+        return loads(body), ()
+    except InexactJson as error:
+        return error.value, error.faults
+
+
+def _malformed(fault: Fault) -> MalformedItem:
+    """The error of a fault inside an output item: field is the item's member, index the place in it."""
+    item, *inner = fault.path[1:]
+    field = inner[0] if inner and isinstance(inner[0], str) else None
+    index = inner[1] if len(inner) > 1 and isinstance(inner[1], int) else None
+    return MalformedItem(fault.reason, item=int(item), field=field, index=index)
+
+
+def _in_training(fault: Fault) -> bool:
+    """Whether a fault is in a training field, so that what a person reads is whole."""
+    return len(fault.path) > 2 and fault.path[2] in TRAINING_FIELDS
+
+
+def _checked(members: Any, index: int) -> tuple[Readable, Item]:
+    readable = _readable(members, index)
+    item = Item(members)
+    check_training(members, item.arrays, index)
+    return readable, item
+
+
+def _readable(members: Any, index: int) -> Readable:
+    if not isinstance(members, dict):
+        raise MalformedItem("an output item must be an object", item=index)
+    return read_item(members, index)
+
+
+def _refuse_client_calls(items: Sequence[Mapping[str, Any]]) -> None:
+    for index, members in enumerate(items):
+        if members["type"] in CLIENT_CALLS:
+            raise UnsupportedClientCall(f"nobody here can answer a {members['type']}", item=index)
+
+
+def _part(readable: Readable, native: Item | None) -> Part:
+    fields = {name: getattr(readable, name) for name in PUBLIC_FIELDS[readable.kind]}
+    return PART_TYPES[readable.kind](**fields, native=native)
+
+
+def _turn(response: dict[str, Any], parts: tuple[Part, ...], scope: Scope | str | None) -> Turn:
+    rest = {
+        "usage": response.get("usage"),
+        "model_name": response.get("model"),
+        "response_id": response.get("id"),
+    }
+    return Turn(parts, scope_text(scope), finish_reason(response, parts), dumps(rest))
+
+
+def finish_reason(response: Mapping[str, Any], parts: Sequence[Part]) -> str:
+    """`length`, `error`, `tool_calls` or `stop`, by contract 1.8."""
+    status, details = response.get("status"), response.get("incomplete_details")
+    if status == "incomplete" and isinstance(details, Mapping) and details.get("reason") == "max_output_tokens":
+        return "length"
+    if status in ("incomplete", "failed", "cancelled"):
+        return "error"
+    return "tool_calls" if any(part.kind == "tool_call" for part in parts) else "stop"

@@ -1,0 +1,254 @@
+"""Projection: a history becomes the input of a request (contract sections 4, 5 and 7.2).
+
+A history is a list of entries: turns, chat dictionaries (`{"role": ...}`), items (`{"type": ...}`), and `RuntimeEntry`
+for what the agent's runtime is known to have written itself. Each entry projects to the JSON text of zero or more
+items; `Request.input` is what that text parses to, so the two can never differ, and nothing in it is shared with the
+history.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from turnkeep.errors import PreparationFailure
+from turnkeep.history.agreement import replays_natively
+from turnkeep.history.gaps import FOREIGN_TURN, PORTABLE_AFTER_NATIVE, PUBLIC_ASSISTANT, Gap, gap
+from turnkeep.history.scope import Scope, scope_text
+from turnkeep.history.turn import Part, Turn
+from turnkeep.wire.json import dumps, find_unwritable, loads, without_nulls
+from turnkeep.wire.training import TRAINING_FIELDS, has_ids
+
+
+class RuntimeEntry(NamedTuple):
+    """An assistant dictionary that the runtime is known, from its own records, to have made: no gap (contract 5.4)."""
+
+    message: Mapping[str, Any]
+
+
+type Entry = Turn | RuntimeEntry | Mapping[str, Any]
+
+type Form = str
+"""How an entry was projected: `native`, `withheld` (native less the training fields), `portable`, `plain`, `runtime`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Projected:
+    """One history entry as it stands in a request: its items' JSON text joined with commas, and where it came from."""
+
+    text: bytes
+    form: Form
+    turn: Turn | None = None
+    assistant: bool = False
+    """Whether it speaks for the assistant."""
+    ids: bool = False
+    """Whether it carries token ids."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What a history projects to: the input items, the instructions, and the gaps found on the way."""
+
+    entries: tuple[Projected, ...]
+    instructions: str | None
+    gaps: tuple[Gap, ...]
+
+    @property
+    def input(self) -> list[Any]:
+        """The input items as fresh plain values."""
+        items: list[Any] = loads(b"[" + self._input_text() + b"]")
+        return items
+
+    def body(self, params: Mapping[str, Any] | None = None) -> bytes:
+        """The request's body: `input`, `instructions` where there are any, then the members of `params`."""
+        return b'{"input":[' + self._input_text() + b"]" + self.tail(params) + b"}"
+
+    def tail(self, params: Mapping[str, Any] | None = None) -> bytes:
+        """What follows the input in `body`, without the closing brace."""
+        head = {} if self.instructions is None else {"instructions": self.instructions}
+        members = dumps({**head, **(params or {})})[1:-1]
+        return b"," + members if members else b""
+
+    def withheld(self) -> "Request":
+        """The same request without any training fields (contract 7.8)."""
+        return Request(tuple(map(withhold, self.entries)), self.instructions, self.gaps)
+
+    def _input_text(self) -> bytes:
+        return b",".join(entry.text for entry in self.entries if entry.text)
+
+
+def project(history: Iterable[Entry], scope: Scope | str | None = None) -> Request:
+    """The request that `history` makes for a caller of `scope`.
+
+    A turn of an equal scope whose public fields agree with its items gives those items back; any other gives its public
+    parts. Raises PreparationFailure, with the index of the entry, where an entry is malformed. The history is not
+    changed, and changing the request's input changes nothing.
+    """
+    caller = scope_text(scope)
+    entries: list[Projected] = []
+    instructions: list[str] = []
+    for index, entry in enumerate(history):
+        if isinstance(entry, Mapping) and "type" not in entry and entry.get("role") == "system":
+            instructions.append(_system_text(entry, index))
+        else:
+            entries.append(_project_entry(entry, index, caller))
+    return Request(tuple(entries), "\n\n".join(filter(None, instructions)) or None, _gaps(entries))
+
+
+def _project_entry(entry: Entry, index: int, caller: str | None) -> Projected:
+    if isinstance(entry, Turn):
+        return project_turn(entry, native=replays_natively(entry, caller))
+    if isinstance(entry, RuntimeEntry):
+        return _assistant(_writable(entry.message, index), index, "runtime")
+    if not isinstance(entry, Mapping):
+        raise PreparationFailure(f"a history entry cannot be a {type(entry).__name__}", entry=index)
+    message = _writable(entry, index)
+    if "type" in message:
+        return _item(message)
+    role = message.get("role")
+    if role in ("user", "developer"):
+        _check_content(message, index)
+        return Projected(dumps(message), "plain")
+    if role == "assistant":
+        return _assistant(message, index, "portable")
+    if role == "tool":
+        return Projected(_tool_output(message, index), "plain")
+    if role == "metadata" and message.get("nooa_cache_boundary") is True:
+        return Projected(b"", "plain")
+    raise PreparationFailure(f"unknown role {role!r}", entry=index, field="role")
+
+
+def _writable(entry: Mapping[str, Any], index: int) -> dict[str, Any]:
+    fault = find_unwritable(entry)
+    if fault is not None:
+        field = fault.path[0] if fault.path and isinstance(fault.path[0], str) else None
+        raise PreparationFailure(fault.reason, entry=index, field=field)
+    return dict(entry)
+
+
+def project_turn(turn: Turn, *, native: bool) -> Projected:
+    """A turn as its items (`native`) or as its public parts (contract 4.1, 4.2)."""
+    if not native:
+        texts = (_portable_part(part) for part in turn.parts)
+        return Projected(b",".join(filter(None, texts)), "portable", turn, assistant=True)
+    items = [part.native for part in turn.parts if part.native is not None]
+    text = b",".join(item.wire() for item in items)
+    return Projected(text, "native", turn, assistant=True, ids=any(item.has_training for item in items))
+
+
+def _portable_part(part: Part) -> bytes:
+    if part.kind == "tool_call":
+        return _call(part.id, part.name, part.arguments)
+    return _said(part.text) if part.text else b""
+
+
+def _said(content: Any) -> bytes:
+    return dumps({"role": "assistant", "content": content})
+
+
+def _call(call_id: str, name: str, arguments: str) -> bytes:
+    return dumps({"type": "function_call", "call_id": call_id, "name": name, "arguments": arguments})
+
+
+def withhold(entry: Projected) -> Projected:
+    """The entry without any training fields (contract 7.8)."""
+    if not entry.ids:
+        return entry
+    if entry.turn is not None:
+        items = (part.native for part in entry.turn.parts if part.native is not None)
+        text = b",".join(item.wire_without_training() for item in items)
+        return Projected(text, "withheld", entry.turn, assistant=True)
+    members = {name: value for name, value in loads(entry.text).items() if name not in TRAINING_FIELDS}
+    return Projected(dumps(members), entry.form, None, assistant=True)
+
+
+def _item(members: dict[str, Any]) -> Projected:
+    """A dictionary with a `type` passes through, less its null members (contract 4.3)."""
+    kind = members["type"]
+    assistant = kind in ("reasoning", "function_call") or (kind == "message" and members.get("role") == "assistant")
+    return Projected(without_nulls(dumps(members)), "plain", None, assistant, assistant and has_ids(members))
+
+
+def _check_content(message: Mapping[str, Any], index: int) -> None:
+    if not isinstance(message.get("content"), (str, list)):
+        role = message.get("role")
+        raise PreparationFailure(f"the content of a {role} entry must be text or a list", entry=index, field="content")
+
+
+def _tool_output(message: Mapping[str, Any], index: int) -> bytes:
+    call_id = message.get("tool_call_id")
+    if not isinstance(call_id, str) or not call_id:
+        raise PreparationFailure("a tool result needs the id of its call", entry=index, field="tool_call_id")
+    _check_content(message, index)
+    return dumps({"type": "function_call_output", "call_id": call_id, "output": message["content"]})
+
+
+def _system_text(message: Mapping[str, Any], index: int) -> str:
+    content = message.get("content")
+    if content is None:
+        return ""
+    if isinstance(content, list) and all(isinstance(block, Mapping) for block in content):
+        texts = [block.get("text") for block in content]
+        if all(isinstance(text, str) for text in texts):
+            content = "".join(texts)  # type: ignore[arg-type]
+    if not isinstance(content, str):
+        raise PreparationFailure("the content of a system entry must be text", entry=index, field="content")
+    return content
+
+
+def _assistant(message: Mapping[str, Any], index: int, form: Form) -> Projected:
+    """A public assistant dictionary: its reasoning, its content, its calls (contract 4.4)."""
+    reasoning, content = message.get("reasoning_content"), message.get("content")
+    if not isinstance(reasoning, str | None):
+        raise PreparationFailure("reasoning_content must be text", entry=index, field="reasoning_content")
+    if not isinstance(content, str | list | None):
+        raise PreparationFailure("the content of an assistant entry must be text or a list", entry=index, field="content")
+    texts = [_said(value) for value in (reasoning, content) if value]
+    calls = message.get("tool_calls") or []
+    if not isinstance(calls, (list, tuple)):
+        raise PreparationFailure("tool_calls must be a list", entry=index, field="tool_calls")
+    texts += [_public_call(call, index, position) for position, call in enumerate(calls)]
+    return Projected(b",".join(texts), form, None, assistant=True)
+
+
+def _public_call(call: Any, index: int, position: int) -> bytes:
+    function = call.get("function") if isinstance(call, Mapping) else None
+    function = function if isinstance(function, Mapping) else {}
+    fields = {
+        "id": call.get("id") if isinstance(call, Mapping) else None,
+        "name": function.get("name"),
+        "arguments": function.get("arguments"),
+    }
+    for name, value in fields.items():
+        if not isinstance(value, str):
+            raise PreparationFailure(f"a tool call needs its {name} as text", entry=index, field="tool_calls", index=position)
+    return _call(*fields.values())
+
+
+def _gaps(entries: list[Projected]) -> tuple[Gap, ...]:
+    """The conditions that these entries show, each once, in the order of contract section 5."""
+    codes = []
+    if any(entry.turn and entry.turn.parts and entry.form == "portable" for entry in entries):
+        codes.append(FOREIGN_TURN)
+    if any(entry.turn is None and entry.form == "portable" for entry in entries):
+        codes.append(PUBLIC_ASSISTANT)
+    if _last_lacks_ids(entries):
+        codes.append(PORTABLE_AFTER_NATIVE)
+    return tuple(map(gap, codes))
+
+
+def _last_lacks_ids(entries: list[Projected]) -> bool:
+    """Whether the last assistant entry has no token ids while an earlier one has them (contract 7.8).
+
+    Items that stand side by side and belong to no turn are one entry: together they are what one policy call added.
+    """
+    spoken: list[bool] = []
+    loose = False
+    for entry in entries:
+        if not entry.text:
+            continue
+        if entry.assistant and loose and entry.form == "plain":
+            spoken[-1] |= entry.ids
+        elif entry.assistant:
+            spoken.append(entry.ids)
+        loose = entry.assistant and entry.form == "plain"
+    return bool(spoken) and not spoken[-1] and any(spoken)

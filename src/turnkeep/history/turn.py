@@ -1,0 +1,164 @@
+"""A turn: what one policy call added to the history, as readable parts, each beside its complete native item."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Any, Literal
+
+from turnkeep.errors import ConfigurationError
+from turnkeep.wire.item import Item
+from turnkeep.wire.json import dumps, loads, merge_surrogates
+
+type FinishReason = str
+"""`stop`, `tool_calls`, `length` or `error` (contract 1.8); archives of other runtimes may say something else."""
+
+
+@dataclass(frozen=True, slots=True)
+class AssistantText:
+    """A message, or an opaque hosted item, which reads as empty text."""
+
+    kind: Literal["text"] = field(default="text", init=False)
+    text: str
+    native: Item | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AssistantReasoning:
+    """A reasoning item."""
+
+    kind: Literal["reasoning"] = field(default="reasoning", init=False)
+    text: str
+    native: Item | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """A function call; `arguments` is the text as received, never parsed and written again."""
+
+    kind: Literal["tool_call"] = field(default="tool_call", init=False)
+    id: str
+    name: str
+    arguments: str
+    native: Item | None = None
+
+
+type Part = AssistantText | AssistantReasoning | ToolCall
+
+PUBLIC_FIELDS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {"text": ("text",), "reasoning": ("text",), "tool_call": ("id", "name", "arguments")}
+)
+"""The public fields of each kind of part."""
+PART_TYPES: Mapping[str, type[Part]] = MappingProxyType(
+    {"text": AssistantText, "reasoning": AssistantReasoning, "tool_call": ToolCall}
+)
+
+
+def public_fields(part: Part) -> dict[str, str]:
+    """The public fields of `part` by name, in order."""
+    return {name: getattr(part, name) for name in PUBLIC_FIELDS[part.kind]}
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """What one policy call added: parts in the order of the output items, the scope it was made under, and the rest.
+
+    Immutable. `rest` is the JSON text of every other member of the turn's JSON form (`usage`, `model_name`,
+    `response_id`, and whatever an archive brought along), in order.
+    """
+
+    parts: tuple[Part, ...]
+    scope: str | None
+    finish_reason: FinishReason
+    rest: bytes = b"{}"
+    _cache: dict[str, Any] = field(default_factory=dict, init=False, compare=False, repr=False)
+
+    @property
+    def content(self) -> str:
+        """The concatenation of the text parts: what is persisted and what is parsed (contract 1.4)."""
+        return merge_surrogates("".join(part.text for part in self.parts if part.kind == "text"))
+
+    @property
+    def reasoning(self) -> str | None:
+        """The reasoning parts joined with a newline, or None where there is none."""
+        texts = [part.text for part in self.parts if part.kind == "reasoning"]
+        return merge_surrogates("\n".join(texts)) if texts else None
+
+    @property
+    def tool_calls(self) -> tuple[ToolCall, ...]:
+        """The function calls, in order."""
+        return tuple(part for part in self.parts if part.kind == "tool_call")
+
+    @property
+    def members(self) -> dict[str, Any]:
+        """A fresh copy of the other members of the JSON form: `usage`, `model_name`, `response_id` and more."""
+        value: dict[str, Any] = loads(self.rest)
+        return value
+
+    @property
+    def usage(self) -> dict[str, Any] | None:
+        """The response's usage as received."""
+        return self.members.get("usage")
+
+    @property
+    def model_name(self) -> str | None:
+        """The response's `model`."""
+        return self.members.get("model_name")
+
+    @property
+    def response_id(self) -> str | None:
+        """The response's `id`."""
+        return self.members.get("response_id")
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 over everything in the turn, as hex: equal digests are equal turns."""
+        if "digest" not in self._cache:
+            self._cache["digest"] = _digest(self)
+        digest: str = self._cache["digest"]
+        return digest
+
+    def edit(self, part: int, **fields: str) -> "Turn":
+        """The turn with public fields of one part set; that part loses its native, so the turn replays portably (1.7).
+
+        The other parts and the scope stay as they were. Setting a field to the value it has changes nothing. Raises
+        ConfigurationError for a part or a field that is not there, or a value that is no text.
+        """
+        if not 0 <= part < len(self.parts):
+            raise ConfigurationError(f"the turn has {len(self.parts)} parts, and none of index {part}", index=part)
+        old = self.parts[part]
+        for name, value in fields.items():
+            if name not in PUBLIC_FIELDS[old.kind]:
+                raise ConfigurationError(f"a {old.kind} part has no public field {name!r}", field=name, index=part)
+            if not isinstance(value, str):
+                raise ConfigurationError(f"{name} must be text, not {type(value).__name__}", field=name, index=part)
+        changed = {name: merge_surrogates(value) for name, value in fields.items()}
+        if all(getattr(old, name) == value for name, value in changed.items()):
+            return self
+        new = replace(old, native=None, **changed)
+        return replace(self, parts=(*self.parts[:part], new, *self.parts[part + 1 :]))
+
+
+def _digest(turn: Turn) -> str:
+    """Over the head of the turn, then each part's public fields and its item, each array by its dtype, shape and bytes."""
+    digest = hashlib.sha256()
+
+    def add(*pieces: bytes) -> None:
+        for piece in pieces:
+            digest.update(len(piece).to_bytes(8, "little") + piece)
+
+    add(dumps([turn.scope, turn.finish_reason]), turn.rest)
+    for part in turn.parts:
+        add(dumps([part.kind, *public_fields(part).values()]))
+        if part.native is not None:
+            add(dumps(part.native.skeleton()))
+            for name, array in part.native.arrays.items():
+                add(json.dumps([name, array_digest(array)]).encode())
+    return digest.hexdigest()
+
+
+def array_digest(array: Any) -> str:
+    """SHA-256 over an array's dtype, shape and little-endian bytes, as hex."""
+    head = f"{array.dtype.str}{list(array.shape)}".encode()
+    return hashlib.sha256(head + array.astype(array.dtype.newbyteorder("<"), copy=False).tobytes()).hexdigest()

@@ -1,0 +1,1 @@
+"""Rollouts: policy calls, budget, evidence, failures, gradability, re-run from evidence."""

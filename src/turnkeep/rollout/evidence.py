@@ -1,0 +1,157 @@
+"""What a policy call leaves behind: the request and the response, byte for byte, kept apart from the history.
+
+A request repeats the whole conversation, so kept whole the requests of a rollout would grow with the square of its
+turns. It is written down as references: to turns the rollout already holds, and to pieces of text kept once under
+their digest. With them stands the SHA-256 of the body, and the body is rebuilt byte for byte.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from turnkeep.errors import ArchiveError, CorruptRecord
+from turnkeep.history.projection import Entry, Form, Projected, Request, RuntimeEntry, project_turn, withhold
+from turnkeep.history.turn import Turn
+from turnkeep.wire.json import dumps, loads
+from turnkeep.wire.sha import sha256_hex
+
+VERSION = 1
+
+type Ref = tuple[Form, int | str]
+"""How an entry was projected, and the number of its turn or the digest of its text."""
+
+
+@dataclass(frozen=True, slots=True)
+class RequestRecord:
+    """A request's body as references: one per history entry, the digest of the tail, SHA-256 and length of the body."""
+
+    entries: tuple[Ref, ...]
+    tail: str
+    sha256: str
+    length: int
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One try at sending that did not give a usable response: why, the HTTP status, the digest of what came back."""
+
+    error: str
+    status: int | None = None
+    body: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CallRecord:
+    """One policy call: its request, the attempts that failed, the response's digest, the turn it made or its failure.
+
+    `response` is None while the call is in flight, and for ever where the process died or no response came.
+    """
+
+    number: int
+    request: RequestRecord
+    attempts: tuple[Attempt, ...] = ()
+    response: str | None = None
+    turn: int | None = None
+    failure: Mapping[str, Any] | None = field(default=None)
+
+    @property
+    def in_flight(self) -> bool:
+        """Sent, and nothing came back: the process died, or the call is going on."""
+        return self.response is None and self.failure is None
+
+
+def record_request(
+    request: Request, params: Mapping[str, Any], number_of: Callable[[Turn], int | None]
+) -> tuple[RequestRecord, bytes, dict[str, bytes]]:
+    """The request as a record, its body, and the pieces that the record needs kept, by digest."""
+    blobs: dict[str, bytes] = {}
+
+    def keep(text: bytes) -> str:
+        digest = sha256_hex(text)
+        blobs[digest] = text
+        return digest
+
+    def refer(entry: Projected) -> Ref:
+        number = None if entry.turn is None else number_of(entry.turn)
+        return entry.form, keep(entry.text) if number is None else number
+
+    refs = tuple(refer(entry) for entry in request.entries)
+    tail, body = request.tail(params), request.body(params)
+    return RequestRecord(refs, keep(tail), sha256_hex(body), len(body)), body, blobs
+
+
+def rebuild_request(record: RequestRecord, turn: Callable[[int], Turn], piece: Callable[[str], bytes]) -> bytes:
+    """The body that was sent, byte for byte. Raises CorruptRecord where the references give another."""
+    texts = (piece(ref) if isinstance(ref, str) else turn_text(turn(ref), form) for form, ref in record.entries)
+    body = b'{"input":[' + b",".join(filter(None, texts)) + b"]" + piece(record.tail) + b"}"
+    if len(body) != record.length or sha256_hex(body) != record.sha256:
+        raise CorruptRecord("the request cannot be rebuilt: its digest differs", field="request")
+    return body
+
+
+def turn_text(turn: Turn, form: Form) -> bytes:
+    """A turn as it stood in a request."""
+    projected = project_turn(turn, native=form != "portable")
+    return (withhold(projected) if form == "withheld" else projected).text
+
+
+def history_of(record: RequestRecord, turn: Callable[[int], Turn], piece: Callable[[str], bytes]) -> Iterator[Entry]:
+    """The history that a recorded request was projected from, as far as a request shows it."""
+    tail = loads(b"{" + piece(record.tail).removeprefix(b",") + b"}")
+    if tail.get("instructions"):
+        yield {"role": "system", "content": tail["instructions"]}
+    for form, ref in record.entries:
+        if isinstance(ref, int):
+            yield turn(ref)
+        else:
+            items = loads(b"[" + piece(ref) + b"]")
+            yield from items if form == "plain" else (_public(item, form) for item in items)
+
+
+def _public(item: dict[str, Any], form: Form) -> Entry:
+    """The assistant dictionary behind a projected item that had no turn."""
+    if item.get("type") == "function_call":
+        function = {"name": item["name"], "arguments": item["arguments"]}
+        calls = [{"id": item["call_id"], "type": "function", "function": function}]
+        item = {"role": "assistant", "content": None, "tool_calls": calls}
+    return RuntimeEntry(item) if form == "runtime" else item
+
+
+def write_call(call: CallRecord) -> bytes:
+    """The call's document."""
+    request = call.request
+    return dumps(
+        {
+            "format": "turnkeep-call",
+            "version": VERSION,
+            "number": call.number,
+            "request": {
+                "entries": [list(ref) for ref in request.entries],
+                "tail": request.tail,
+                "sha256": request.sha256,
+                "length": request.length,
+            },
+            "attempts": [{"error": a.error, "status": a.status, "body": a.body} for a in call.attempts],
+            "response": call.response,
+            "turn": call.turn,
+            "failure": call.failure,
+        }
+    )
+
+
+def read_call(document: bytes) -> CallRecord:
+    """The call of a document. Raises ArchiveError."""
+    value = loads(document)
+    if value.get("format") != "turnkeep-call" or value.get("version") != VERSION:
+        raise ArchiveError(f"this is no policy call of version {VERSION}")
+    request = value["request"]
+    return CallRecord(
+        number=value["number"],
+        request=RequestRecord(
+            tuple((form, ref) for form, ref in request["entries"]), request["tail"], request["sha256"], request["length"]
+        ),
+        attempts=tuple(Attempt(a["error"], a["status"], a["body"]) for a in value["attempts"]),
+        response=value["response"],
+        turn=value["turn"],
+        failure=value["failure"],
+    )

@@ -1,0 +1,1 @@
+"""Where turns live. Stores see keys and bytes, never an item."""

@@ -1,0 +1,102 @@
+"""The store in memory: the oracle that every other backend is held against, and handy in tests."""
+
+import threading
+from collections.abc import Iterable, Mapping
+from types import TracebackType
+from typing import Self
+
+from turnkeep.errors import RolloutBusy, UnknownRollout
+from turnkeep.store.base import Row, check_blob, check_id, check_kind, check_row, iterate, row_digest, state_row
+
+
+class MemoryStore:
+    """A store that lives as long as the object."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._writers: dict[str, MemoryWriter] = {}
+        self._states: dict[str, tuple[Row, bytes]] = {}
+        self._rows: dict[tuple[str, str, int], tuple[Row, bytes]] = {}
+        self._blobs: dict[str, bytes] = {}
+
+    def rollouts(self) -> list[str]:
+        """The ids of all rollouts, in the order in which they began."""
+        with self._lock:
+            return list(self._states)
+
+    def write(self, rollout: str, state: bytes) -> "MemoryWriter":
+        """Take the right to write a rollout."""
+        check_id(rollout)
+        with self._lock:
+            if rollout in self._writers:
+                raise RolloutBusy("the rollout has a writer", rollout=rollout)
+            writer = self._writers[rollout] = MemoryWriter(self, rollout)
+            if rollout not in self._states:
+                writer.commit(state)
+            return writer
+
+    def state(self, rollout: str) -> bytes:
+        """The rollout's state document."""
+        with self._lock:
+            if rollout not in self._states:
+                raise UnknownRollout("no such rollout", rollout=rollout)
+            row, digest = self._states[rollout]
+            return check_row(rollout, row, digest).document
+
+    def rows(self, rollout: str, kind: str) -> list[Row]:
+        """The rollout's rows of one kind, by number."""
+        check_kind(kind)
+        self.state(rollout)
+        with self._lock:
+            keys = sorted(key for key in self._rows if key[:2] == (rollout, kind))
+            return [check_row(rollout, *self._rows[key]) for key in keys]
+
+    def row(self, rollout: str, kind: str, number: int) -> bytes | None:
+        """One document, or None."""
+        with self._lock:
+            found = self._rows.get((rollout, check_kind(kind), number))
+            return None if found is None else check_row(rollout, *found).document
+
+    def blob(self, digest: str) -> bytes | None:
+        """The bytes of a digest, or None."""
+        with self._lock:
+            data = self._blobs.get(digest)
+            return None if data is None else check_blob(digest, data)
+
+    def close(self) -> None:
+        """Nothing to release: the store can be read again."""
+        self._writers.clear()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class MemoryWriter:
+    """The sole right to write one rollout of a MemoryStore."""
+
+    def __init__(self, store: MemoryStore, rollout: str) -> None:
+        self._store = store
+        self.rollout = rollout
+
+    def commit(self, state: bytes, rows: Iterable[Row] = (), blobs: Mapping[str, bytes] | None = None) -> None:
+        """Write the state, rows and blobs, all or nothing."""
+        store, rows = self._store, list(iterate(rows))
+        with store._lock:
+            if store._writers.get(self.rollout) is not self:
+                raise RolloutBusy("another writer has taken the rollout over", rollout=self.rollout)
+            store._blobs.update(blobs or {})
+            for row in rows:
+                store._rows[self.rollout, row.kind, row.number] = (row, row_digest(self.rollout, row))
+            row = state_row(state)
+            store._states[self.rollout] = (row, row_digest(self.rollout, row))
+
+    def release(self) -> None:
+        """Give the right back."""
+        with self._store._lock:
+            if self._store._writers.get(self.rollout) is self:
+                del self._store._writers[self.rollout]

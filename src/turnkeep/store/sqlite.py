@@ -1,0 +1,226 @@
+"""The store in one SQLite file: WAL, `synchronous=FULL`, one transaction a commit.
+
+Any number of processes read while one writes. A writer holds a kernel lock on its rollout (see `locks`), and each of
+its commits checks that no other has taken the rollout over since, so two histories can never mix even where locks do
+not work. Rows carry digests and blobs are named by theirs: a flipped bit is found when it is read.
+"""
+
+import os
+import socket
+import sqlite3
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from turnkeep.errors import ConfigurationError, CorruptRecord, RolloutBusy, StoreError, UnknownRollout, UnsupportedVersion
+from turnkeep.store import locks
+from turnkeep.store.base import Row, check_blob, check_id, check_kind, check_row, iterate, row_digest, state_row
+from turnkeep.store.migrations import APPLICATION_ID, STEPS, VERSION
+
+_PRAGMAS = ("busy_timeout = 60000", "page_size = 16384", "journal_mode = WAL", "synchronous = FULL")
+
+
+class SqliteStore:
+    """A store in the SQLite file at `path`, made where there is none (`create=False` refuses instead)."""
+
+    def __init__(self, path: str | Path, *, create: bool = True) -> None:
+        self.path = Path(path).resolve()  # one name for the file, since locks go by it
+        if not create and not self.path.exists():
+            raise StoreError(f"there is no store at {path}")
+        if not self.path.parent.is_dir():
+            raise ConfigurationError(f"the folder of {path} does not exist")
+        self._lock = threading.RLock()
+        self._process = os.getpid()
+        with _clear_errors(self.path):
+            self._db = sqlite3.connect(self.path, isolation_level=None, check_same_thread=False, cached_statements=64)
+            self._prepare()
+
+    def _prepare(self) -> None:
+        try:
+            for pragma in _PRAGMAS:
+                self._db.execute(f"PRAGMA {pragma}").fetchall()
+            self._migrate()
+        except BaseException:
+            self._db.close()
+            raise
+
+    def _migrate(self) -> None:
+        if self._version() == VERSION:
+            return
+        with self._transaction():
+            version = self._version()  # again: another process may have migrated in between
+            if version == 0:
+                if self._db.execute("SELECT 1 FROM sqlite_master").fetchone():
+                    raise StoreError(f"{self.path} is an SQLite database, but no turnkeep store")
+                self._db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+            for step in STEPS[version:]:
+                for statement in step:
+                    self._db.execute(statement)
+            self._db.execute(f"PRAGMA user_version = {VERSION}")
+
+    def _version(self) -> int:
+        version = int(self._pragma("user_version"))
+        if version and self._pragma("application_id") != APPLICATION_ID:
+            raise StoreError(f"{self.path} is an SQLite database, but no turnkeep store")
+        if version > VERSION:
+            raise UnsupportedVersion(f"{self.path} has store version {version}; this turnkeep knows up to {VERSION}")
+        return version
+
+    def _pragma(self, name: str) -> Any:
+        return self._db.execute(f"PRAGMA {name}").fetchone()[0]
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        with self._reading():
+            self._db.execute("BEGIN IMMEDIATE")
+            try:
+                yield
+                self._db.execute("COMMIT")
+            except BaseException:
+                if self._db.in_transaction:
+                    self._db.execute("ROLLBACK")
+                raise
+
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        if os.getpid() != self._process:
+            raise StoreError(f"{self.path} was opened in another process: open it again in this one")
+        with self._lock, _clear_errors(self.path):
+            yield
+
+    def rollouts(self) -> list[str]:
+        """The ids of all rollouts, in the order in which they began."""
+        with self._reading():
+            return [rollout for (rollout,) in self._db.execute("SELECT id FROM rollouts ORDER BY key")]
+
+    def write(self, rollout: str, state: bytes) -> "SqliteWriter":
+        """Take the right to write a rollout, beginning it with `state` where it is new."""
+        check_id(rollout)
+        with self._transaction():
+            self._db.execute(
+                "INSERT OR IGNORE INTO rollouts (id, epoch, writer, state, digest) VALUES (?, 0, '', ?, ?)",
+                (rollout, state, row_digest(rollout, state_row(state))),
+            )
+            key, writer = self._db.execute("SELECT key, writer FROM rollouts WHERE id = ?", (rollout,)).fetchone()
+            if not locks.acquire(self.lock_path, key):
+                raise RolloutBusy(f"another writer has the rollout: {writer}", rollout=rollout)
+            try:
+                self._db.execute("UPDATE rollouts SET epoch = epoch + 1, writer = ? WHERE key = ?", (_whoami(), key))
+                (epoch,) = self._db.execute("SELECT epoch FROM rollouts WHERE key = ?", (key,)).fetchone()
+            except BaseException:
+                locks.release(self.lock_path, key)
+                raise
+        return SqliteWriter(self, rollout, key, epoch)
+
+    @property
+    def lock_path(self) -> Path:
+        """The side file whose bytes say which rollouts have a writer. It may be deleted when nothing writes."""
+        return self.path.with_name(self.path.name + "-writers")
+
+    def _key(self, rollout: str) -> int:
+        found = self._db.execute("SELECT key FROM rollouts WHERE id = ?", (rollout,)).fetchone()
+        if found is None:
+            raise UnknownRollout(f"{self.path.name} holds no such rollout", rollout=rollout)
+        return int(found[0])
+
+    def state(self, rollout: str) -> bytes:
+        """The rollout's state document."""
+        with self._reading():
+            key = self._key(rollout)
+            state, digest = self._db.execute("SELECT state, digest FROM rollouts WHERE key = ?", (key,)).fetchone()
+            return check_row(rollout, state_row(state), digest).document
+
+    def rows(self, rollout: str, kind: str) -> list[Row]:
+        """The rollout's rows of one kind, by number."""
+        with self._reading():
+            found = self._db.execute(
+                f"SELECT number, document, digest FROM {check_kind(kind)} WHERE rollout = ? ORDER BY number",
+                (self._key(rollout),),
+            ).fetchall()
+        return [check_row(rollout, Row(kind, number, document), digest) for number, document, digest in found]
+
+    def row(self, rollout: str, kind: str, number: int) -> bytes | None:
+        """One document, or None."""
+        with self._reading():
+            found = self._db.execute(
+                f"SELECT document, digest FROM {check_kind(kind)} WHERE rollout = ? AND number = ?",
+                (self._key(rollout), number),
+            ).fetchone()
+        return None if found is None else check_row(rollout, Row(kind, number, found[0]), found[1]).document
+
+    def blob(self, digest: str) -> bytes | None:
+        """The bytes of a digest, checked, or None."""
+        with self._reading():
+            found = self._db.execute("SELECT data FROM blobs WHERE digest = ?", (bytes.fromhex(digest),)).fetchone()
+        return None if found is None else check_blob(digest, found[0])
+
+    def check_file(self) -> list[str]:
+        """What SQLite itself finds wrong with the file, one line each: damage below the level of rows."""
+        with self._reading():
+            lines = [line for (line,) in self._db.execute("PRAGMA integrity_check(20)")]
+        return [] if lines == ["ok"] else lines
+
+    def close(self) -> None:
+        """Close the file."""
+        with self._lock:
+            self._db.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class SqliteWriter:
+    """The sole right to write one rollout of a SqliteStore."""
+
+    def __init__(self, store: SqliteStore, rollout: str, key: int, epoch: int) -> None:
+        self._store = store
+        self.rollout = rollout
+        self._key = key
+        self._epoch = epoch
+
+    def commit(self, state: bytes, rows: Iterable[Row] = (), blobs: Mapping[str, bytes] | None = None) -> None:
+        """Write the state, rows and blobs in one transaction, durable on return."""
+        store, rows = self._store, list(iterate(rows))
+        with store._transaction():
+            done = store._db.execute(
+                "UPDATE rollouts SET state = ?, digest = ? WHERE key = ? AND epoch = ?",
+                (state, row_digest(self.rollout, state_row(state)), self._key, self._epoch),
+            )
+            if done.rowcount != 1:
+                raise RolloutBusy("another writer has taken the rollout over", rollout=self.rollout)
+            store._db.executemany(
+                "INSERT OR IGNORE INTO blobs (digest, data) VALUES (?, ?)",
+                ((bytes.fromhex(digest), data) for digest, data in (blobs or {}).items()),
+            )
+            for row in rows:
+                store._db.execute(
+                    f"INSERT OR REPLACE INTO {row.kind} (rollout, number, document, digest) VALUES (?, ?, ?, ?)",
+                    (self._key, row.number, row.document, row_digest(self.rollout, row)),
+                )
+
+    def release(self) -> None:
+        """Give the right back."""
+        locks.release(self._store.lock_path, self._key)
+
+
+def _whoami() -> str:
+    return f"process {os.getpid()} on {socket.gethostname()}"
+
+
+@contextmanager
+def _clear_errors(path: Path) -> Iterator[None]:
+    """Turn SQLite's errors into ours, which name the file and say what to do."""
+    try:
+        yield
+    except sqlite3.OperationalError as error:
+        raise StoreError(f"{path}: {error}") from error
+    except sqlite3.DatabaseError as error:
+        raise CorruptRecord(f"{path} is damaged or no SQLite database: {error}") from error

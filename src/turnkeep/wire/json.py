@@ -1,0 +1,256 @@
+"""Exact JSON: what is read is what was written, or an error that says where.
+
+The standard library reads integers of any size and every float64 exactly; this module closes what it leaves open:
+duplicate keys, NaN and infinities (spelled out or by overflow) and nesting beyond the stack are faults. Writing has one
+spelling for each value (compact, UTF-8, lone surrogates escaped, floats by their shortest repr), so equal values are
+equal bytes. RFC 8259 is the grammar; a byte order mark is not JSON here.
+"""
+
+import json
+import math
+import re
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+type Json = None | bool | int | float | str | list[Json] | dict[str, Json]
+
+_DEEPEST = 5_000  # a structure deeper than this is taken for one that contains itself
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+class Fault(NamedTuple):
+    """One value that JSON text spells and that cannot be kept exactly: where it stands and why it is refused."""
+
+    path: tuple[str | int, ...]
+    reason: str
+
+
+class InexactJson(ValueError):
+    """The text is JSON but for its `faults`; `value` is the rest of it, None standing where a fault is."""
+
+    def __init__(self, value: Json, faults: list[Fault]) -> None:
+        super().__init__("; ".join(f"{fault.reason} at {render_path(fault.path)}" for fault in faults))
+        self.value = value
+        self.faults = faults
+
+
+class NotJson(ValueError):
+    """The text is no JSON at all."""
+
+
+class _Refused:
+    """Stands in a parsed value where a number was refused."""
+
+    __slots__ = ("reason",)
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+
+
+class _Pairs(dict[str, Any]):
+    """An object that had duplicate keys: the first of each, and the names that came again."""
+
+    duplicates: list[str]
+
+
+def render_path(path: tuple[str | int, ...]) -> str:
+    """`output[0].content[1]`, or `the top` for the empty path."""
+    text = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path)
+    return text.lstrip(".") or "the top"
+
+
+def loads(data: bytes | str) -> Any:
+    """Parse JSON text exactly.
+
+    Raises NotJson where the text is no JSON, and InexactJson where it is but holds a duplicate key, NaN, an infinity, a
+    float beyond float64 or an integer beyond Python's digit limit.
+    """
+    text = _text(data)
+    try:
+        return json.loads(text, object_pairs_hook=_object, parse_constant=_refuse, parse_float=_float)
+    except _Fast as fast:
+        reason = str(fast)
+    except (ValueError, RecursionError) as error:
+        reason = _reason(error)
+    # Something is wrong: parse again with markers, to say what and where.
+    try:
+        marked = json.loads(
+            text, object_pairs_hook=_mark_object, parse_constant=_Refused, parse_float=_mark_float, parse_int=_mark_int
+        )
+    except (ValueError, RecursionError) as error:
+        raise NotJson(_reason(error)) from None
+    value, faults = _collect(marked)
+    if not faults:  # pragma: no cover - both passes follow the same rules
+        raise NotJson(reason)
+    raise InexactJson(value, faults)
+
+
+def _text(data: bytes | str) -> str:
+    if isinstance(data, str):
+        return data
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise NotJson(f"not UTF-8 at byte {error.start}") from None
+
+
+def _reason(error: Exception) -> str:
+    return "nested too deeply" if isinstance(error, RecursionError) else str(error)
+
+
+class _Fast(ValueError):
+    """Leaves the fast parse at the first fault."""
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    value = dict(pairs)
+    if len(value) != len(pairs):
+        raise _Fast("duplicate key")
+    return value
+
+
+def _refuse(name: str) -> Any:
+    raise _Fast(f"{name} is no JSON number")
+
+
+def _float(text: str) -> float:
+    value = float(text)
+    if math.isinf(value):
+        raise _Fast(f"{text} is beyond float64")
+    return value
+
+
+def _mark_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    value = dict(reversed(pairs))
+    value = {key: value[key] for key, _ in pairs}
+    if len(value) == len(pairs):
+        return value
+    marked = _Pairs(value)
+    seen: set[str] = set()
+    marked.duplicates = [key for key, _ in pairs if key in seen or seen.add(key)]  # type: ignore[func-returns-value]
+    return marked
+
+
+def _mark_float(text: str) -> float | _Refused:
+    value = float(text)
+    return _Refused(f"{_short(text)} is beyond float64") if math.isinf(value) else value
+
+
+def _mark_int(text: str) -> int | _Refused:
+    try:
+        return int(text)
+    except ValueError:  # sys.get_int_max_str_digits
+        return _Refused(f"an integer of {len(text)} digits is beyond Python's limit")
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= 24 else text[:20] + "..."
+
+
+def _collect(marked: Any) -> tuple[Any, list[Fault]]:
+    """The value with every fault taken out, and the faults, in the order of the text."""
+    faults: list[Fault] = []
+
+    def walk(value: Any, path: tuple[str | int, ...]) -> Any:
+        if isinstance(value, _Refused):
+            faults.append(Fault(path, value.reason if " " in value.reason else f"{value.reason} is no JSON number"))
+            return None
+        if isinstance(value, dict):
+            if isinstance(value, _Pairs):
+                faults.extend(Fault((*path, key), f"duplicate key {key!r}") for key in value.duplicates)
+            return {key: walk(member, (*path, key)) for key, member in value.items()}
+        if isinstance(value, list):
+            return [walk(element, (*path, index)) for index, element in enumerate(value)]
+        return value
+
+    try:
+        return walk(marked, ()), faults
+    except RecursionError:
+        raise NotJson("nested too deeply") from None
+
+
+def dumps(value: Any) -> bytes:
+    """The one spelling of a JSON value, as UTF-8.
+
+    Raises ValueError where `value` holds what JSON cannot: NaN, an infinity, a key that is no string, another type.
+    Mappings and tuples are written as objects and arrays.
+    """
+    try:
+        text = _ENCODER.encode(value)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+    except TypeError as error:
+        raise ValueError(str(error)) from None
+    try:
+        return text.encode()
+    except UnicodeEncodeError:  # halves of a pair that stand side by side are one character to every reader
+        return merge_surrogates(text).translate(_ESCAPES).encode()
+
+
+class _Escapes(dict[int, str]):
+    """Maps a surrogate to its JSON escape and leaves everything else."""
+
+    def __missing__(self, code: int) -> str:
+        return f"\\u{code:04x}" if 0xD800 <= code <= 0xDFFF else chr(code)
+
+
+_ESCAPES = _Escapes()
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return dict(value)
+    raise TypeError(f"JSON cannot hold a {type(value).__name__}")
+
+
+_ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=_plain)
+
+
+def merge_surrogates(text: str) -> str:
+    """Join the two halves of a surrogate pair wherever they stand side by side: the one character JSON would read."""
+    if _SURROGATE.search(text) is None:
+        return text
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
+
+
+def find_unwritable(value: Any) -> Fault | None:
+    """The first place in `value` that JSON cannot hold, or None: for errors that name it, and for keys `dumps` coerces."""
+    stack: list[tuple[Any, tuple[str | int, ...]]] = [(value, ())]
+    while stack:
+        node, path = stack.pop()
+        if len(path) > _DEEPEST:
+            return Fault(path[:3], "nested too deeply")
+        if node is None or isinstance(node, (str, bool, int)):
+            continue
+        if isinstance(node, float):
+            if not math.isfinite(node):
+                return Fault(path, f"{node} is no JSON number")
+        elif isinstance(node, Mapping):
+            for key in node:
+                if not isinstance(key, str):
+                    return Fault(path, f"the key {key!r} is no string")
+            stack.extend((member, (*path, key)) for key, member in reversed(node.items()))
+        elif isinstance(node, (list, tuple)):
+            stack.extend((element, (*path, index)) for index, element in reversed(list(enumerate(node))))
+        else:
+            return Fault(path, f"JSON cannot hold a {type(node).__name__}")
+    return None
+
+
+def same(one: Any, other: Any) -> bool:
+    """Equal as JSON values: types count, floats by their bits, keys in order."""
+    try:
+        return dumps(one) == dumps(other)
+    except ValueError:
+        return False
+
+
+def without_nulls(text: bytes) -> bytes:
+    """JSON text as `dumps` writes it, less the members whose value is null, at every depth; nulls in arrays stay (4.1)."""
+    if b"null" not in text:
+        return text
+    return dumps(json.loads(text, object_pairs_hook=_drop_nulls))
+
+
+def _drop_nulls(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    return {key: value for key, value in pairs if value is not None}

@@ -1,0 +1,8 @@
+"""The one digest used everywhere."""
+
+import hashlib
+
+
+def sha256_hex(data: bytes) -> str:
+    """SHA-256 as 64 lower-case hex digits."""
+    return hashlib.sha256(data).hexdigest()

@@ -1,0 +1,151 @@
+"""The training fields of an output item: their arrays and the rules of contract 1.5.
+
+`prompt_token_ids` [P] and `generation_token_ids` [G] are token ids, `generation_log_probs` [G] are natural-log
+probabilities, `routed_experts` [tokens, layers, top_k] are the mixture-of-experts routes (-1 marks a missing one), or an
+opaque string envelope. Field names as in NeMo Gym's `TokenIDLogProbMixin`.
+"""
+
+from collections.abc import Mapping
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+
+from turnkeep.errors import MalformedItem
+from turnkeep.wire.json import dumps
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    type Array = np.ndarray[Any, np.dtype[Any]]
+
+REQUIRED = ("prompt_token_ids", "generation_token_ids", "generation_log_probs")
+ROUTES = "routed_experts"
+TRAINING_FIELDS = (*REQUIRED, ROUTES)
+
+_UNSIGNED = ("uint8", "uint16", "uint32", "uint64")
+_SIGNED = ("int8", "int16", "int32", "int64")
+
+
+def to_array(value: object) -> "Array | None":
+    """`value` as an array in the narrowest dtype that holds it exactly, or None where only plain JSON does.
+
+    Integers of at most 64 bits in a full rectangle of any rank become the narrowest of uint8 to uint64 (int8 to int64
+    where one is negative); a list of floats becomes float64. Everything else (empty, ragged, mixed, larger) is None.
+    """
+    if not isinstance(value, list) or not value:
+        return None
+    shape, flat = _rectangle(value)
+    kinds = set(map(type, flat))
+    if kinds == {float} and len(shape) == 1:
+        dtype: str | None = "float64"
+    elif kinds == {int}:
+        dtype = _narrowest(min(flat), max(flat))
+    else:
+        return None
+    if dtype is None:
+        return None
+    import numpy as np
+
+    array = np.array(flat, dtype=dtype).reshape(shape)
+    array.flags.writeable = False
+    return array
+
+
+def _rectangle(value: list[Any]) -> tuple[tuple[int, ...], list[Any]]:
+    """The shape of the full rectangle that `value` begins with, and its elements below that."""
+    shape, flat = [len(value)], value
+    while all(type(row) is list for row in flat) and len(widths := set(map(len, flat))) == 1 and widths != {0}:
+        shape.append(widths.pop())
+        flat = list(chain.from_iterable(flat))
+    return tuple(shape), flat
+
+
+def _narrowest(low: int, high: int) -> str | None:
+    for bits, unsigned, signed in zip((8, 16, 32, 64), _UNSIGNED, _SIGNED, strict=True):
+        if low >= 0 and high < 1 << bits:
+            return unsigned
+        if low < 0 and -(1 << bits - 1) <= low and high < 1 << bits - 1:
+            return signed
+    return None
+
+
+def array_text(array: "Array") -> bytes:
+    """The array as JSON text, equal to `dumps` of its plain list."""
+    if array.dtype.kind in "iu":
+        import orjson
+
+        return orjson.dumps(array, option=orjson.OPT_SERIALIZE_NUMPY)
+    return dumps(array.tolist())
+
+
+def has_ids(members: Mapping[str, object]) -> bool:
+    """Whether an item carries training fields, empty ones included."""
+    return any(members.get(name) is not None for name in REQUIRED)
+
+
+def check_training(members: Mapping[str, Any], arrays: Mapping[str, "Array"], item: int) -> None:
+    """Hold the training fields of output item number `item` to the rules of contract 1.5.
+
+    `arrays` are those of the fields that `to_array` could hold: they are checked without a Python loop. Raises
+    MalformedItem at the first field that breaks a rule, naming it and, in an array, the index.
+    """
+    present = [name for name in TRAINING_FIELDS if members.get(name) is not None]
+    if not present:
+        return
+    for name in REQUIRED:
+        if name not in present:
+            raise MalformedItem(f"{present[0]} stands without {name}", item=item, field=name)
+    for name in REQUIRED[:2]:
+        if not (name in arrays and arrays[name].ndim == 1 and arrays[name].dtype.kind == "u"):
+            _check_elements(members[name], name, item, _is_id, "a non-negative integer")
+    if not (REQUIRED[2] in arrays and arrays[REQUIRED[2]].ndim == 1):
+        _check_elements(members[REQUIRED[2]], REQUIRED[2], item, _is_number, "a number")
+    generated, scored = len(members[REQUIRED[1]]), len(members[REQUIRED[2]])
+    if generated != scored:
+        raise MalformedItem(f"{generated} generation ids but {scored} log probs", item=item, field=REQUIRED[2])
+    if ROUTES in present and not isinstance(members[ROUTES], str):
+        routes = arrays.get(ROUTES)
+        if routes is None or routes.ndim != 3 or routes.dtype.kind not in "iu" or routes.min() < -1:
+            _check_routes(members[ROUTES], item)
+
+
+def _is_id(value: object) -> bool:
+    return type(value) is int and value >= 0
+
+
+def _is_number(value: object) -> bool:
+    return type(value) in (int, float)
+
+
+def _check_elements(values: object, field: str, item: int, rule: Any, what: str) -> None:
+    if not isinstance(values, list):
+        raise MalformedItem(f"{field} is no array", item=item, field=field)
+    for index, value in enumerate(values):
+        if not rule(value):
+            raise MalformedItem(f"{_show(value)} is not {what}", item=item, field=field, index=index)
+
+
+def _check_routes(routes: object, item: int) -> None:
+    """A full rank-3 array of integers from -1 up, or empty."""
+    if not isinstance(routes, list):
+        raise MalformedItem(f"{ROUTES} is neither an array nor a string", item=item, field=ROUTES)
+    width: tuple[int, int] | None = None
+    for index, token in enumerate(routes):
+
+        def fail(why: str, index: int = index) -> MalformedItem:
+            return MalformedItem(why, item=item, field=ROUTES, index=index)
+
+        if not isinstance(token, list) or not all(isinstance(layer, list) for layer in token):
+            raise fail("routed_experts must be [tokens, layers, top_k]")
+        widths = {len(layer) for layer in token}
+        if len(widths) != 1 or width not in (None, (len(token), *widths)):
+            raise fail("routed_experts must be a full rectangle of [tokens, layers, top_k]")
+        width = (len(token), *widths)
+        for layer in token:
+            for expert in layer:
+                if type(expert) is not int or expert < -1:
+                    raise fail(f"{_show(expert)} is not an expert: an integer from -1 up")
+
+
+def _show(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 40 else text[:37] + "..."
