@@ -56,7 +56,8 @@ def read_document(document: bytes) -> dict[str, Any]:
     if not isinstance(value, dict) or value.get("format") != FORMAT:
         raise ArchiveError("this is no turn's document")
     if value.get("version") != VERSION:
-        raise UnsupportedVersion(f"a turn of format version {value.get('version')}; this turnkeep knows up to {VERSION}")
+        found = value.get("version")
+        raise UnsupportedVersion(f"a turn of format version {found}; this turnkeep knows up to {VERSION}")
     return value
 
 

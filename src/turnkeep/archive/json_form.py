@@ -1,4 +1,4 @@
-"""A turn's JSON form: the shape in which NOOA's newer runtime dumps an assistant response, so that its archives open here.
+"""A turn's JSON form: the shape in which NOOA's newer runtime dumps an assistant response, so its archives open here.
 
     {"parts": [...], "replay_scope": <string or null>, "finish_reason": "...", "usage": ..., "model_name": ...,
      "response_id": ..., <other members as they are>}

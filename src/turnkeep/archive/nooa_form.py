@@ -1,7 +1,7 @@
 """NOOA's compact archives: text moved out of the native items, block lengths left behind (contract 9.5).
 
-In this form a block of a message or of a reasoning summary holds `_text_length` (code points) in place of its text, and
-a function call lacks `call_id`, `name` and `arguments`: all of that stands once, in the part's public fields. Facts from
+In this form a block of a message or of a reasoning summary holds `_text_length` (code points) in place of its text,
+and a function call lacks `call_id`, `name` and `arguments`: all of that stands once, in the public fields. Facts from
 NOOA's revisions 0514723 and 19caab1, which differ in when a summary without encrypted content may replay natively.
 """
 
@@ -64,12 +64,12 @@ def _put_text_back(native: Mapping[str, Any], text: Any, between: str, index: in
     item = dict(native)
     for field in ("content", "summary"):
         blocks = native.get(field)
-        if not isinstance(blocks, list) or not any(isinstance(block, Mapping) and "_text_length" in block for block in blocks):
+        if not isinstance(blocks, list) or not any(map(_moved_out, blocks)):
             continue
         rest, filled, cut_before = text, [], ""
         for position, block in enumerate(blocks):
             place = {"item": index, "field": field, "index": position}
-            if not isinstance(block, Mapping) or "_text_length" not in block:
+            if not _moved_out(block):
                 filled.append(block)
                 continue
             piece, rest = _cut(rest, block["_text_length"], cut_before, place)
@@ -80,6 +80,10 @@ def _put_text_back(native: Mapping[str, Any], text: Any, between: str, index: in
             raise MalformedItem(f"the block lengths leave {len(rest)} characters over", item=index, field=field)
         item[field] = filled
     return item
+
+
+def _moved_out(block: Any) -> bool:
+    return isinstance(block, Mapping) and "_text_length" in block
 
 
 def _cut(rest: str, length: Any, between: str, place: dict[str, Any]) -> tuple[str, str]:

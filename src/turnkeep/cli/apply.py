@@ -1,7 +1,7 @@
 """`turnkeep apply`: the core's operations over a line protocol, for other languages and for conformance.
 
-One JSON request a line on standard input, one JSON answer a line on standard output, in order, never stopping at a bad
-one. Requests: `capture`, `project`, `roundtrip`, `parse`, `scope`, `edit`, `import_nooa`; a request that fails is answered
+One JSON request a line on standard input, one JSON answer a line on standard output, in order, never stopping at a
+bad one. Requests: `capture`, `project`, `roundtrip`, `parse`, `scope`, `edit`, `import_nooa`; what fails is answered
 `{"error": {"type": <class>, "message": ..., "at": <place>}}`.
 """
 
@@ -34,7 +34,8 @@ def apply_one(line: bytes) -> dict[str, Any]:
             raise ConfigurationError("a request is an object with an op")
         operation = _OPERATIONS.get(request.get("op"))
         if operation is None:
-            raise ConfigurationError(f"unknown op {request.get('op')!r}; there are {', '.join(_OPERATIONS)}", field="op")
+            known = ", ".join(_OPERATIONS)
+            raise ConfigurationError(f"unknown op {request.get('op')!r}; there are {known}", field="op")
         return operation(request)
     except (NotJson, InexactJson) as error:
         return {"error": {"type": "ConfigurationError", "message": f"the request cannot be read exactly: {error}"}}
@@ -98,6 +99,7 @@ def _through_sqlite(turn: Turn) -> Turn:
     from pathlib import Path
 
     from turnkeep.rollout.record import Rollout
+    from turnkeep.rollout.view import RolloutView
     from turnkeep.store.open import open_store
 
     with tempfile.TemporaryDirectory(prefix="turnkeep-") as folder:
@@ -105,7 +107,7 @@ def _through_sqlite(turn: Turn) -> Turn:
         with open_store(path) as store, Rollout.open(store, "roundtrip") as rollout:
             rollout.add_turn(turn)
         with open_store(path) as store:
-            return Rollout.read(store, "roundtrip").turns[0]
+            return RolloutView(store, "roundtrip").turn(0)
 
 
 _FORMS: Mapping[str, Callable[[Turn], Turn]] = {

@@ -28,7 +28,7 @@ class RuntimeEntry(NamedTuple):
 type Entry = Turn | RuntimeEntry | Mapping[str, Any]
 
 type Form = str
-"""How an entry was projected: `native`, `withheld` (native less the training fields), `portable`, `plain`, `runtime`."""
+"""How it was projected: `native`, `withheld` (native less the training fields), `portable`, `plain`, `runtime`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,12 +55,12 @@ class Request:
     @property
     def input(self) -> list[Any]:
         """The input items as fresh plain values."""
-        items: list[Any] = loads(b"[" + self._input_text() + b"]")
+        items: list[Any] = loads(self.body())["input"]
         return items
 
     def body(self, params: Mapping[str, Any] | None = None) -> bytes:
         """The request's body: `input`, `instructions` where there are any, then the members of `params`."""
-        return b'{"input":[' + self._input_text() + b"]" + self.tail(params) + b"}"
+        return body_text((entry.text for entry in self.entries), self.tail(params))
 
     def tail(self, params: Mapping[str, Any] | None = None) -> bytes:
         """What follows the input in `body`, without the closing brace."""
@@ -72,8 +72,10 @@ class Request:
         """The same request without any training fields (contract 7.8)."""
         return Request(tuple(map(withhold, self.entries)), self.instructions, self.gaps)
 
-    def _input_text(self) -> bytes:
-        return b",".join(entry.text for entry in self.entries if entry.text)
+
+def body_text(texts: Iterable[bytes], tail: bytes) -> bytes:
+    """A request's body of its entries' texts (empty ones vanish) and what follows the input."""
+    return b'{"input":[' + b",".join(filter(None, texts)) + b"]" + tail + b"}"
 
 
 def project(history: Iterable[Entry], scope: Scope | str | None = None) -> Request:
@@ -189,7 +191,7 @@ def _system_text(message: Mapping[str, Any], index: int) -> str:
     if isinstance(content, list) and all(isinstance(block, Mapping) for block in content):
         texts = [block.get("text") for block in content]
         if all(isinstance(text, str) for text in texts):
-            content = "".join(texts)  # type: ignore[arg-type]
+            content = "".join(texts)
     if not isinstance(content, str):
         raise PreparationFailure("the content of a system entry must be text", entry=index, field="content")
     return content
@@ -201,7 +203,7 @@ def _assistant(message: Mapping[str, Any], index: int, form: Form) -> Projected:
     if not isinstance(reasoning, str | None):
         raise PreparationFailure("reasoning_content must be text", entry=index, field="reasoning_content")
     if not isinstance(content, str | list | None):
-        raise PreparationFailure("the content of an assistant entry must be text or a list", entry=index, field="content")
+        _check_content(message, index)
     texts = [_said(value) for value in (reasoning, content) if value]
     calls = message.get("tool_calls") or []
     if not isinstance(calls, (list, tuple)):
@@ -213,15 +215,14 @@ def _assistant(message: Mapping[str, Any], index: int, form: Form) -> Projected:
 def _public_call(call: Any, index: int, position: int) -> bytes:
     function = call.get("function") if isinstance(call, Mapping) else None
     function = function if isinstance(function, Mapping) else {}
-    fields = {
-        "id": call.get("id") if isinstance(call, Mapping) else None,
-        "name": function.get("name"),
-        "arguments": function.get("arguments"),
-    }
-    for name, value in fields.items():
+    call_id = call.get("id") if isinstance(call, Mapping) else None
+    texts = []
+    for name, value in (("id", call_id), ("name", function.get("name")), ("arguments", function.get("arguments"))):
         if not isinstance(value, str):
-            raise PreparationFailure(f"a tool call needs its {name} as text", entry=index, field="tool_calls", index=position)
-    return _call(*fields.values())
+            why = f"a tool call needs its {name} as text"
+            raise PreparationFailure(why, entry=index, field="tool_calls", index=position)
+        texts.append(value)
+    return _call(*texts)
 
 
 def _gaps(entries: list[Projected]) -> tuple[Gap, ...]:

@@ -28,5 +28,5 @@ def scope_text(scope: Scope | str | None) -> str | None:
 
 
 def scopes_match(turn: str | None, caller: str | None) -> bool:
-    """Whether a turn of scope `turn` may be replayed natively for `caller`: both explicit, ours and equal (2.2, 2.3)."""
+    """Whether a turn of scope `turn` may replay natively for `caller`: both explicit, ours and equal (2.2, 2.3)."""
     return turn is not None and turn == caller and turn.startswith(PREFIX)

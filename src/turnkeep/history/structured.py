@@ -12,9 +12,9 @@ from turnkeep.wire.json import InexactJson, NotJson, loads
 def parse_output(turn: Turn, response: Mapping[str, Any] | None, schema: Any) -> Any:
     """The value in `turn.content`, or None where the turn has tool calls (nothing is parsed, nothing fails).
 
-    `schema` is a JSON Schema (draft 2020-12) as a mapping, which gives the plain value, or a pydantic model class, which
-    gives an instance. `response` is the Responses object where it is at hand, else None: after a restore a refusal
-    shows in the turn's native items. Raises InvalidPolicyOutput with the validator's own message.
+    `schema` is a JSON Schema (draft 2020-12) as a mapping, which gives the plain value, or a pydantic model class,
+    which gives an instance. `response` is the Responses object where it is at hand, else None: after a restore a
+    refusal shows in the turn's native items. Raises InvalidPolicyOutput with the validator's own message.
     """
     if turn.tool_calls:
         return None
@@ -49,7 +49,7 @@ def _validate_schema(value: Any, schema: Mapping[str, Any]) -> Any:
         jsonschema.Draft202012Validator.check_schema(schema)
     except jsonschema.SchemaError as error:
         raise ConfigurationError(f"the schema is not valid: {error.message}") from None
-    error = jsonschema.exceptions.best_match(jsonschema.Draft202012Validator(schema).iter_errors(value))
-    if error is not None:
-        raise InvalidPolicyOutput(f"{error.message} at {error.json_path}")
+    worst = jsonschema.exceptions.best_match(jsonschema.Draft202012Validator(schema).iter_errors(value))
+    if worst is not None:
+        raise InvalidPolicyOutput(f"{worst.message} at {worst.json_path}")
     return value

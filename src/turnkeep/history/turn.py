@@ -136,12 +136,12 @@ class Turn:
         changed = {name: merge_surrogates(value) for name, value in fields.items()}
         if all(getattr(old, name) == value for name, value in changed.items()):
             return self
-        new = replace(old, native=None, **changed)
+        new = PART_TYPES[old.kind](**{**public_fields(old), **changed}, native=None)
         return replace(self, parts=(*self.parts[:part], new, *self.parts[part + 1 :]))
 
 
 def _digest(turn: Turn) -> str:
-    """Over the head of the turn, then each part's public fields and its item, each array by its dtype, shape and bytes."""
+    """Over the turn's head, then each part's public fields and its item, each array by its dtype, shape and bytes."""
     digest = hashlib.sha256()
 
     def add(*pieces: bytes) -> None:

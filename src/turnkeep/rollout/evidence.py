@@ -7,10 +7,11 @@ their digest. With them stands the SHA-256 of the body, and the body is rebuilt 
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 from turnkeep.errors import ArchiveError, CorruptRecord
-from turnkeep.history.projection import Entry, Form, Projected, Request, RuntimeEntry, project_turn, withhold
+from turnkeep.history.projection import Entry, Form, Projected, RuntimeEntry, body_text, project_turn, withhold
 from turnkeep.history.turn import Turn
 from turnkeep.wire.json import dumps, loads
 from turnkeep.wire.sha import sha256_hex
@@ -60,30 +61,52 @@ class CallRecord:
         return self.response is None and self.failure is None
 
 
-def record_request(
-    request: Request, params: Mapping[str, Any], number_of: Callable[[Turn], int | None]
-) -> tuple[RequestRecord, bytes, dict[str, bytes]]:
-    """The request as a record, its body, and the pieces that the record needs kept, by digest."""
-    blobs: dict[str, bytes] = {}
+class Reply(NamedTuple):
+    """What one try at sending brought: an error in words (None: a 2xx response, whole), HTTP status, bytes, cookies."""
 
-    def keep(text: bytes) -> str:
-        digest = sha256_hex(text)
-        blobs[digest] = text
-        return digest
+    error: str | None = None
+    status: int | None = None
+    body: bytes | None = None
+    cookies: Mapping[str, str | None] = MappingProxyType({})
+    """Set by the server, by name; None takes one away."""
+    retry: bool = False
+    """Whether trying again may help."""
+    wait: float | None = None
+    """Seconds that the server asked to wait."""
 
-    def refer(entry: Projected) -> Ref:
-        number = None if entry.turn is None else number_of(entry.turn)
-        return entry.form, keep(entry.text) if number is None else number
 
-    refs = tuple(refer(entry) for entry in request.entries)
-    tail, body = request.tail(params), request.body(params)
-    return RequestRecord(refs, keep(tail), sha256_hex(body), len(body)), body, blobs
+class Prepared(NamedTuple):
+    """A request ready to be sent: its projected entries, and the JSON text that follows the input."""
+
+    entries: tuple[Projected, ...]
+    tail: bytes
+
+    def body(self) -> bytes:
+        """The request's body."""
+        return body_text((entry.text for entry in self.entries), self.tail)
+
+    def record(self, number_of: Callable[[Turn], int | None]) -> tuple[RequestRecord, bytes, dict[str, bytes]]:
+        """The request as a record, its body, and the pieces that the record needs kept, by digest."""
+        blobs: dict[str, bytes] = {}
+
+        def keep(text: bytes) -> str:
+            digest = sha256_hex(text)
+            blobs[digest] = text
+            return digest
+
+        def refer(entry: Projected) -> Ref:
+            number = None if entry.turn is None else number_of(entry.turn)
+            return entry.form, keep(entry.text) if number is None else number
+
+        body = self.body()
+        record = RequestRecord(tuple(map(refer, self.entries)), keep(self.tail), sha256_hex(body), len(body))
+        return record, body, blobs
 
 
 def rebuild_request(record: RequestRecord, turn: Callable[[int], Turn], piece: Callable[[str], bytes]) -> bytes:
     """The body that was sent, byte for byte. Raises CorruptRecord where the references give another."""
     texts = (piece(ref) if isinstance(ref, str) else turn_text(turn(ref), form) for form, ref in record.entries)
-    body = b'{"input":[' + b",".join(filter(None, texts)) + b"]" + piece(record.tail) + b"}"
+    body = body_text(texts, piece(record.tail))
     if len(body) != record.length or sha256_hex(body) != record.sha256:
         raise CorruptRecord("the request cannot be rebuilt: its digest differs", field="request")
     return body
@@ -148,7 +171,10 @@ def read_call(document: bytes) -> CallRecord:
     return CallRecord(
         number=value["number"],
         request=RequestRecord(
-            tuple((form, ref) for form, ref in request["entries"]), request["tail"], request["sha256"], request["length"]
+            tuple((form, ref) for form, ref in request["entries"]),
+            request["tail"],
+            request["sha256"],
+            request["length"],
         ),
         attempts=tuple(Attempt(a["error"], a["status"], a["body"]) for a in value["attempts"]),
         response=value["response"],

@@ -1,4 +1,4 @@
-"""What a rollout keeps beside its rows: scope, budget, counters, gaps, cookies, the last failure. Written every time."""
+"""What a rollout keeps beside its rows: scope, budget, counters, gaps, cookies, the last failure."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace

@@ -103,8 +103,9 @@ def check_row(rollout: str, row: Row, digest: bytes) -> Row:
     """The row, where its digest holds. Raises CorruptRecord that names rollout and turn or call."""
     if row_digest(rollout, row) == digest:
         return row
-    places = {"turns": {"turn": row.number}, "calls": {"call": row.number}}.get(row.kind, {"index": row.number})
-    raise CorruptRecord(f"the {row.kind[:-1]} is not what was written: its digest differs", rollout=rollout, **places)
+    error = CorruptRecord(f"the {row.kind[:-1]} is not what was written: its digest differs", rollout=rollout)
+    setattr(error, {"turns": "turn", "calls": "call"}.get(row.kind, "index"), row.number)
+    raise error
 
 
 def state_row(state: bytes) -> Row:

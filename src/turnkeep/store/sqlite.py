@@ -15,7 +15,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from turnkeep.errors import ConfigurationError, CorruptRecord, RolloutBusy, StoreError, UnknownRollout, UnsupportedVersion
+from turnkeep.errors import (
+    ConfigurationError,
+    CorruptRecord,
+    RolloutBusy,
+    StoreError,
+    UnknownRollout,
+    UnsupportedVersion,
+)
 from turnkeep.store import locks
 from turnkeep.store.base import Row, check_blob, check_id, check_kind, check_row, iterate, row_digest, state_row
 from turnkeep.store.migrations import APPLICATION_ID, STEPS, VERSION

@@ -14,9 +14,7 @@ from turnkeep.wire.training import TRAINING_FIELDS, array_text, to_array
 if TYPE_CHECKING:
     from turnkeep.wire.training import Array
 
-CLIENT_CALLS = frozenset(
-    {"custom_tool_call", "local_shell_call", "shell_call", "apply_patch_call", "computer_call"}
-)
+CLIENT_CALLS = frozenset({"custom_tool_call", "local_shell_call", "shell_call", "apply_patch_call", "computer_call"})
 """Calls that the client would have to execute, and that nobody here can answer (contract 7.4)."""
 
 type Kind = Literal["text", "reasoning", "tool_call"]
@@ -36,7 +34,7 @@ class Item(Mapping[str, Any]):
     """Training fields as read-only arrays in the narrowest exact dtype, by name. What no array holds stays JSON."""
 
     def __init__(self, members: Mapping[str, Any], arrays: Mapping[str, "Array"] | None = None) -> None:
-        """Take a JSON object; `arrays` gives members as arrays already made (their value in `members` is not looked at)."""
+        """Take a JSON object; `arrays` gives members as arrays already made, whatever `members` holds for them."""
         given = dict(arrays or {})
         found = {
             name: array
@@ -179,9 +177,8 @@ def _block_texts(members: Mapping[str, Any], field: str, kind: str, item: int) -
         return []
     if not isinstance(blocks, list):
         raise MalformedItem(f"the {field} of a reasoning item is no list of blocks", item=item, field=field)
-    return [
-        _block_text(block, "text", field, item, index) for index, block in _blocks(blocks, field, item) if _is(block, kind)
-    ]
+    readable = ((index, block) for index, block in _blocks(blocks, field, item) if _is(block, kind))
+    return [_block_text(block, "text", field, item, index) for index, block in readable]
 
 
 def _blocks(blocks: list[Any], field: str, item: int) -> Iterator[tuple[int, Mapping[str, Any]]]:

@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-type Json = None | bool | int | float | str | list[Json] | dict[str, Json]
+type Json = bool | int | float | str | list[Json] | dict[str, Json] | None
 
 _DEEPEST = 5_000  # a structure deeper than this is taken for one that contains itself
 _SURROGATE = re.compile("[\ud800-\udfff]")
@@ -214,7 +214,7 @@ def merge_surrogates(text: str) -> str:
 
 
 def find_unwritable(value: Any) -> Fault | None:
-    """The first place in `value` that JSON cannot hold, or None: for errors that name it, and for keys `dumps` coerces."""
+    """The first place in `value` that JSON cannot hold, or None. A key that is no string counts: `dumps` coerces it."""
     stack: list[tuple[Any, tuple[str | int, ...]]] = [(value, ())]
     while stack:
         node, path = stack.pop()
@@ -229,7 +229,7 @@ def find_unwritable(value: Any) -> Fault | None:
             for key in node:
                 if not isinstance(key, str):
                     return Fault(path, f"the key {key!r} is no string")
-            stack.extend((member, (*path, key)) for key, member in reversed(node.items()))
+            stack.extend((member, (*path, key)) for key, member in reversed(list(node.items())))
         elif isinstance(node, (list, tuple)):
             stack.extend((element, (*path, index)) for index, element in reversed(list(enumerate(node))))
         else:
@@ -246,7 +246,7 @@ def same(one: Any, other: Any) -> bool:
 
 
 def without_nulls(text: bytes) -> bytes:
-    """JSON text as `dumps` writes it, less the members whose value is null, at every depth; nulls in arrays stay (4.1)."""
+    """JSON text as `dumps` writes it, less the members that are null, at every depth; nulls in arrays stay (4.1)."""
     if b"null" not in text:
         return text
     return dumps(json.loads(text, object_pairs_hook=_drop_nulls))

@@ -1,8 +1,8 @@
 """The training fields of an output item: their arrays and the rules of contract 1.5.
 
 `prompt_token_ids` [P] and `generation_token_ids` [G] are token ids, `generation_log_probs` [G] are natural-log
-probabilities, `routed_experts` [tokens, layers, top_k] are the mixture-of-experts routes (-1 marks a missing one), or an
-opaque string envelope. Field names as in NeMo Gym's `TokenIDLogProbMixin`.
+probabilities, `routed_experts` [tokens, layers, top_k] are the mixture-of-experts routes (-1 marks a missing one), or
+an opaque string envelope. Field names as in NeMo Gym's `TokenIDLogProbMixin`.
 """
 
 from collections.abc import Mapping
@@ -128,7 +128,7 @@ def _check_routes(routes: object, item: int) -> None:
     """A full rank-3 array of integers from -1 up, or empty."""
     if not isinstance(routes, list):
         raise MalformedItem(f"{ROUTES} is neither an array nor a string", item=item, field=ROUTES)
-    width: tuple[int, int] | None = None
+    width: tuple[int, ...] | None = None
     for index, token in enumerate(routes):
 
         def fail(why: str, index: int = index) -> MalformedItem:

@@ -1,0 +1,45 @@
+"""How a rollout ended: graded or not, and why (contract 7.3, 7.10)."""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from turnkeep.errors import BudgetExhausted, InvalidPolicyOutput
+from turnkeep.rollout.view import RolloutView
+
+
+class Outcome(NamedTuple):
+    """Whether a rollout is graded, the reason of its end where it was cut short, and the error in words."""
+
+    graded: bool
+    reason: str | None = None
+    error: str | None = None
+
+
+_GRADED = ((BudgetExhausted, "policy_budget_exceeded"), (InvalidPolicyOutput, "invalid_policy_output"))
+"""Errors that end a rollout which is still graded, the stronger first; reasons as in the reference adapter."""
+
+
+def outcome(rollout: RolloutView, error: BaseException | None = None) -> Outcome:
+    """The outcome of a rollout whose agent has returned, or has let `error` reach the top.
+
+    An exhausted budget and an invalid output, anywhere in the error's chain of causes, are graded. Any other error is
+    not, and neither is a rollout whose last attempt failed, whatever the agent made of it.
+    """
+    if not rollout.gradable:
+        failure = rollout.failure or {}
+        return Outcome(False, "ungradable", f"{failure.get('type')}: {failure.get('message')}")
+    for kind, reason in _GRADED:
+        for cause in _chain(error):
+            if isinstance(cause, kind):
+                return Outcome(True, reason, str(cause))
+    if error is not None:
+        return Outcome(False, "error", f"{type(error).__name__}: {error}")
+    return Outcome(True)
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        yield error
+        error = error.__cause__ or error.__context__

@@ -1,0 +1,268 @@
+"""One policy call, in the order of contract 7.1: project, charge, keep the request, send, keep the response, check.
+
+    async with PolicyClient("http://127.0.0.1:8000", rollout) as policy:
+        turn = await policy.call([{"role": "user", "content": "Oslo?"}])
+
+Each step that changes the rollout is durable before the next begins, so a process killed anywhere leaves a rollout
+that says exactly how far it got.
+"""
+
+import asyncio
+import itertools
+import logging
+import random
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType, TracebackType
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self
+
+from turnkeep.errors import (
+    ConfigurationError,
+    MalformedItem,
+    PreparationFailure,
+    TransportFailure,
+    TurnkeepError,
+    UnsupportedClientCall,
+)
+from turnkeep.history.capture import capture, capture_without_native
+from turnkeep.history.gaps import MALFORMED_TRAINING, PORTABLE_AFTER_NATIVE, Gap, gap
+from turnkeep.history.projection import Entry, project
+from turnkeep.history.turn import Turn
+from turnkeep.rollout.evidence import CallRecord, Prepared, Reply
+from turnkeep.rollout.record import Rollout
+from turnkeep.rollout.rerun import MadeUpIds
+from turnkeep.wire.json import find_unwritable
+
+if TYPE_CHECKING:
+    import httpx
+
+_log = logging.getLogger("turnkeep")
+
+RETRIED = frozenset({408, 425, 429, *range(500, 600)})
+"""HTTP statuses after which a call is tried again."""
+_LONGEST_WAIT = 60.0
+_OWN_MEMBERS = ("input", "instructions")
+
+
+class PolicyClient:
+    """Calls a model server's `/v1/responses` for one rollout.
+
+    `sampling` are request members that win over those of a call. `timeout` is in seconds, for each try. `retries`
+    bounds how often a try is repeated after a connection error or one of `RETRIED`, waiting `backoff` seconds, then
+    twice that, and so on (a server's Retry-After wins). `on_malformed="gap"` keeps a turn without native items where
+    the default raises (7.9). `prefix_guard="send"` sends training fields even where a server would splice the wrong
+    prefix (7.8). `made_up` are the ids that the agent's runtime makes up, for a re-run; an adapter sets it.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        rollout: Rollout,
+        *,
+        sampling: Mapping[str, Any] = MappingProxyType({}),
+        timeout: float = 600.0,
+        retries: int = 3,
+        backoff: float = 0.5,
+        on_malformed: Literal["raise", "gap"] = "raise",
+        prefix_guard: Literal["withhold", "send"] = "withhold",
+        headers: Mapping[str, str] = MappingProxyType({}),
+        made_up: MadeUpIds = MadeUpIds(),  # noqa: B008 - immutable
+    ) -> None:
+        if on_malformed not in ("raise", "gap") or prefix_guard not in ("withhold", "send"):
+            raise ConfigurationError('on_malformed is "raise" or "gap", prefix_guard is "withhold" or "send"')
+        if timeout <= 0 or retries < 0 or backoff < 0:
+            raise ConfigurationError("timeout must be above 0 seconds, retries and backoff 0 or more")
+        self.url = _endpoint(url)
+        self.rollout = rollout
+        self.made_up = made_up
+        self._sampling = dict(sampling)
+        self._timeout, self._retries, self._backoff = timeout, retries, backoff
+        self._on_malformed, self._prefix_guard = on_malformed, prefix_guard
+        self._headers = dict(headers)
+        self._http: tuple[asyncio.AbstractEventLoop, httpx.AsyncClient] | None = None
+
+    async def call(self, history: Iterable[Entry], params: Mapping[str, Any] | None = None) -> Turn:
+        """The policy's turn after `history`, kept before it is returned.
+
+        `params` are the request's other members: `tools`, `tool_choice`, `text`, and so on. Raises PreparationFailure
+        (nothing charged), BudgetExhausted (nothing sent), TransportFailure, MalformedItem, UnsupportedClientCall; the
+        rollout knows of each.
+        """
+        try:
+            prepared, gaps = self._prepare(history, params or {})
+        except PreparationFailure as error:
+            error.rollout = self.rollout.id
+            self.rollout.record_failure(error)
+            raise
+        prepared, recorded = self._look_up(prepared)
+        if recorded is None:
+            record, body, blobs = prepared.record(self.rollout.number_of)
+            number = self.rollout.begin_call(record, blobs, gaps)
+        elif not recorded.in_flight:
+            self.rollout.add_gaps(gaps)
+            return self._answer_again(recorded)
+        else:  # it was in flight when the process died: sent again, under its first charge
+            number, body = recorded.number, prepared.body()
+        return self._take(number, await self._exchange(number, body))
+
+    def _prepare(self, history: Iterable[Entry], params: Mapping[str, Any]) -> tuple[Prepared, tuple[Gap, ...]]:
+        members = {**params, **self._sampling}
+        for name in _OWN_MEMBERS:
+            if name in members:
+                raise ConfigurationError(f"{name} comes from the history", field=name)
+        fault = find_unwritable(members)
+        if fault is not None:
+            field = str(fault.path[0]) if fault.path else None
+            raise PreparationFailure(f"a request member cannot be written: {fault.reason}", field=field)
+        request = project(history, self.rollout.scope)
+        if self._prefix_guard == "withhold" and gap(PORTABLE_AFTER_NATIVE) in request.gaps:
+            request = request.withheld()
+        return Prepared(request.entries, request.tail(members)), request.gaps
+
+    def _look_up(self, prepared: Prepared) -> tuple[Prepared, CallRecord | None]:
+        """The request with recorded ids, and the recorded call that it equals, in a re-run."""
+        rollout, rerun = self.rollout, self.rollout.rerun(self.made_up)
+        if rerun is None:
+            return prepared, None
+        recorded = rerun.take(prepared, rollout.number_of)
+        renamed = rerun.with_recorded_ids(prepared)
+        if recorded is None and rollout.difference is None:
+            difference = rerun.difference(renamed, rollout.number_of, rollout.request)
+            if difference is not None:
+                rollout.record_difference(difference)
+                _log.warning("rollout %s goes another way than its evidence: %s", rollout.id, difference)
+        return renamed, recorded
+
+    def _answer_again(self, recorded: CallRecord) -> Turn:
+        """What a recorded call gave: nothing is sent and nothing is charged."""
+        rollout = self.rollout
+        if recorded.turn is not None:
+            rollout.settle(None)
+            return rollout.turn(recorded.turn)
+        body = rollout.response(recorded.number)
+        if body is not None:
+            return self._take(recorded.number, body)
+        failure = dict(recorded.failure or {})
+        rollout.settle(failure)
+        bodies = rollout.attempt_bodies(recorded.number)
+        status = recorded.attempts[-1].status if recorded.attempts else None
+        raise TransportFailure(
+            failure.get("message", "the call failed"),
+            status=status,
+            body=bodies[-1] if bodies else None,
+            rollout=rollout.id,
+            call=recorded.number,
+        )
+
+    async def _exchange(self, number: int, body: bytes) -> bytes:
+        """Send until a whole 2xx response is there and kept, or the retries are spent."""
+        for attempt in itertools.count():
+            reply = await self._post(body)
+            if reply.error is None:
+                self.rollout.answer_call(number, reply)
+                return reply.body or b""
+            self.rollout.add_attempt(number, reply)
+            if not reply.retry or attempt == self._retries:
+                return self._fail(number, TransportFailure(reply.error, status=reply.status, body=reply.body))
+            wait = reply.wait if reply.wait is not None else self._backoff * 2**attempt * random.uniform(0.75, 1.25)
+            await asyncio.sleep(min(wait, _LONGEST_WAIT))
+        raise AssertionError  # pragma: no cover - the loop has no other end
+
+    def _take(self, number: int, body: bytes) -> Turn:
+        """The turn of a kept response, kept in its turn."""
+        rollout = self.rollout
+        try:
+            return rollout.add_turn(capture(body, rollout.scope), call=number)
+        except (TransportFailure, UnsupportedClientCall) as error:
+            self._fail(number, error)
+        except MalformedItem as error:
+            if self._on_malformed == "raise":
+                self._fail(number, error)
+            malformed = error
+        try:
+            turn = capture_without_native(body, rollout.scope)
+        except TurnkeepError as error:
+            self._fail(number, error)
+        return rollout.add_turn(turn, call=number, gaps=[gap(MALFORMED_TRAINING)], fault=malformed)
+
+    def _fail(self, number: int, error: TurnkeepError) -> NoReturn:
+        error.rollout, error.call = self.rollout.id, number
+        self.rollout.fail_call(number, error)
+        raise error
+
+    async def _post(self, body: bytes) -> Reply:
+        """One try. What came back is kept even where it broke off."""
+        import httpx
+
+        headers = {"content-type": "application/json", "accept-encoding": "identity", **self._headers}
+        if cookies := self.rollout.cookies:
+            headers["cookie"] = "; ".join(f"{name}={value}" for name, value in cookies.items())
+        received = bytearray()
+        status = None
+        try:
+            async with self._client().stream("POST", self.url, content=body, headers=headers) as response:
+                status = response.status_code
+                async for chunk in response.aiter_bytes():
+                    received += chunk
+        except (httpx.TransportError, httpx.DecodingError) as error:
+            timed_out = isinstance(error, httpx.TimeoutException) and not isinstance(error, httpx.ConnectTimeout)
+            words = f"{type(error).__name__} from {self.url}: {error}".rstrip(": ")
+            return Reply(words, status, bytes(received) if status else None, retry=not timed_out)
+        set_cookies = _set_cookies(response.headers.get_list("set-cookie"))
+        if 200 <= status < 300:
+            return Reply(None, status, bytes(received), set_cookies)
+        excerpt = received[:2000].decode("utf-8", "replace")
+        error_text = f"{self.url} answered {status}: {excerpt}"
+        wait = _seconds(response.headers.get("retry-after"))
+        return Reply(error_text, status, bytes(received), set_cookies, status in RETRIED, wait)
+
+    def _client(self) -> "httpx.AsyncClient":
+        """The HTTP client of the running event loop."""
+        import httpx
+
+        loop = asyncio.get_running_loop()
+        if self._http is None or self._http[0] is not loop:
+            timeout = httpx.Timeout(self._timeout, connect=min(self._timeout, 30.0))
+            self._http = (loop, httpx.AsyncClient(timeout=timeout, limits=httpx.Limits(max_connections=None)))
+        return self._http[1]
+
+    async def aclose(self) -> None:
+        """Close the connections."""
+        if self._http is not None and self._http[0] is asyncio.get_running_loop():
+            await self._http[1].aclose()
+        self._http = None
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+
+def _endpoint(url: str) -> str:
+    """`/v1/responses` below a base URL; a URL that ends in `/v1` or `/responses` is taken at its word."""
+    if not url.startswith(("http://", "https://")):
+        raise ConfigurationError(f"a model server's URL begins with http:// or https://, not {url!r}", field="url")
+    base = url.rstrip("/")
+    if base.endswith("/responses"):
+        return base
+    return base + ("/responses" if base.endswith("/v1") else "/v1/responses")
+
+
+def _set_cookies(headers: Iterable[str]) -> dict[str, str | None]:
+    """Cookies by name, values as received (RFC 6265, 5.2); one that has run out takes its name away."""
+    cookies: dict[str, str | None] = {}
+    for header in headers:
+        pair, *attributes = header.split(";")
+        name, equals, value = pair.partition("=")
+        ages = [text.partition("=")[2].strip() for text in attributes if text.strip().lower().startswith("max-age=")]
+        gone = bool(ages) and ages[-1].lstrip("-").isdigit() and int(ages[-1]) <= 0
+        if equals and name.strip():
+            cookies[name.strip()] = None if gone else value.strip()
+    return cookies
+
+
+def _seconds(text: str | None) -> float | None:
+    """A Retry-After in seconds; a date is not waited for."""
+    return float(text) if text is not None and text.strip().isdigit() else None

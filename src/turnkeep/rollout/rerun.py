@@ -1,0 +1,159 @@
+"""Re-run from evidence: an agent started again from the beginning gets the answers it got before (contract section 10).
+
+Requests are compared entry by entry. A turn of the rollout equals only itself. Any other text is equal up to a
+one-to-one renaming of the ids that the agent's runtime makes up; the renaming is one for the whole re-run, and every
+request that goes out carries the recorded ids, so that its prompt stays an extension of the recorded ones.
+"""
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+from turnkeep.history.turn import Turn
+from turnkeep.rollout.evidence import CallRecord, Prepared, Ref
+from turnkeep.wire.json import dumps, loads, same
+from turnkeep.wire.sha import sha256_hex
+
+_LONGEST_VALUE = 200
+
+
+@dataclass(frozen=True, slots=True)
+class MadeUpIds:
+    """Which ids a runtime makes up anew in each run.
+
+    `patterns` are regular expressions of ids that may stand anywhere in a request's text; `members` are request members
+    whose whole value is such an id.
+    """
+
+    patterns: tuple[str, ...] = ()
+    members: tuple[str, ...] = ()
+
+    def regex(self) -> re.Pattern[bytes]:
+        """One expression for all of them, over JSON text."""
+        members = (f'(?<="{re.escape(name)}":")[^"]*' for name in self.members)
+        return re.compile("|".join((*self.patterns, *members, "(?!)")).encode())
+
+
+class _Shape(NamedTuple):
+    """A text with its made-up ids taken out, as a digest, and the ids in order."""
+
+    digest: str
+    ids: tuple[bytes, ...]
+
+
+class Rerun:
+    """The recorded calls that are still to be asked for, and the renaming found so far."""
+
+    def __init__(self, calls: Sequence[CallRecord], piece: Callable[[str], bytes], made_up: MadeUpIds) -> None:
+        self._piece = piece
+        self._regex = made_up.regex()
+        self._shapes: dict[str, _Shape] = {}
+        self._recorded: dict[bytes, bytes] = {}
+        self._current: dict[bytes, bytes] = {}
+        self._unused = {call.number: call for call in calls if not _to_be_sent_anew(call, calls)}
+        self._used: list[CallRecord] = []
+        self._waiting: dict[tuple[Any, ...], list[int]] = {}
+        for call in self._unused.values():
+            self._waiting.setdefault(self._key(call.request.entries, call.request.tail), []).append(call.number)
+
+    def take(self, prepared: Prepared, number_of: Callable[[Turn], int | None]) -> CallRecord | None:
+        """The first recorded call not yet used whose request equals this one, or None. It is used from now on."""
+        record, _, blobs = prepared.record(number_of)
+        for digest, text in blobs.items():
+            self._shape(digest, text)
+        waiting = self._waiting.get(self._key(record.entries, record.tail), [])
+        for number in waiting:
+            call = self._unused[number]
+            recorded = self._ids(call.request.entries, call.request.tail)
+            if self._rename_to(self._ids(record.entries, record.tail), recorded):
+                waiting.remove(number)
+                self._used.append(self._unused.pop(number))
+                return call
+        return None
+
+    def with_recorded_ids(self, prepared: Prepared) -> Prepared:
+        """The request with every made-up id renamed back to the recorded one; turns stay as they are."""
+
+        def rename(text: bytes) -> bytes:
+            return self._regex.sub(lambda found: self._recorded.get(found[0], found[0]), text)
+
+        entries = (replace(e, text=rename(e.text)) if e.turn is None else e for e in prepared.entries)
+        return Prepared(tuple(entries), rename(prepared.tail))
+
+    def difference(
+        self, prepared: Prepared, number_of: Callable[[Turn], int | None], body: Callable[[int], bytes]
+    ) -> dict[str, Any] | None:
+        """Where a request that matched nothing first differs from the recorded one it was to be, or None.
+
+        The recorded one is that which shares the most entries with it. None where the request goes on from one that
+        was used, further than any that is left: the agent has merely got beyond what was recorded.
+        """
+        record, sent, blobs = prepared.record(number_of)
+        for digest, text in blobs.items():
+            self._shape(digest, text)
+        left = max(self._unused.values(), key=lambda call: self._shared(call, record.entries), default=None)
+        if left is None:
+            return None
+        beyond = max((self._shared(call, record.entries) for call in self._used), default=-1)
+        if self._shared(left, record.entries) < beyond:
+            return None
+        path, recorded, now = first_difference(loads(body(left.number)), loads(sent))
+        return {"call": left.number, "path": path, "recorded": _brief(recorded), "now": _brief(now)}
+
+    def _shared(self, call: CallRecord, entries: Sequence[Ref]) -> int:
+        pairs = list(zip(map(self._entry_key, call.request.entries), map(self._entry_key, entries), strict=False))
+        return next((n for n, (one, other) in enumerate(pairs) if one != other), len(pairs))
+
+    def _key(self, entries: Sequence[Ref], tail: str) -> tuple[Any, ...]:
+        return (*map(self._entry_key, entries), self._shape(tail).digest)
+
+    def _entry_key(self, ref: Ref) -> tuple[str, int | str]:
+        form, value = ref
+        return form, self._shape(value).digest if isinstance(value, str) else value
+
+    def _ids(self, entries: Sequence[Ref], tail: str) -> Iterator[bytes]:
+        for value in (*(value for _, value in entries), tail):
+            if isinstance(value, str):
+                yield from self._shape(value).ids
+
+    def _shape(self, digest: str, text: bytes | None = None) -> _Shape:
+        if digest not in self._shapes:
+            text = self._piece(digest) if text is None else text
+            ids = tuple(self._regex.findall(text))
+            self._shapes[digest] = _Shape(sha256_hex(self._regex.sub(b"\0", text)), ids)
+        return self._shapes[digest]
+
+    def _rename_to(self, current: Iterator[bytes], recorded: Iterator[bytes]) -> bool:
+        """Whether the ids can be renamed one to one, given the renaming so far; where they can, it is taken on."""
+        forth, back = dict(self._recorded), dict(self._current)
+        for now, then in zip(current, recorded, strict=True):
+            if forth.setdefault(now, then) != then or back.setdefault(then, now) != now:
+                return False
+        self._recorded, self._current = forth, back
+        return True
+
+
+def _to_be_sent_anew(call: CallRecord, calls: Sequence[CallRecord]) -> bool:
+    """A transport failure that nothing came after ended the run: it is sent as a call of its own, not failed again."""
+    failed = call.failure is not None and call.failure["type"] == "TransportFailure"
+    return failed and call.number == calls[-1].number
+
+
+def first_difference(one: Any, other: Any, path: str = "") -> tuple[str, Any, Any]:
+    """The path of the first place at which two JSON values differ, and both values there (None where one has none)."""
+    if isinstance(one, Mapping) and isinstance(other, Mapping):
+        for name in (*one, *(name for name in other if name not in one)):
+            if name not in one or name not in other or not same(one[name], other[name]):
+                return first_difference(one.get(name), other.get(name), f"{path}.{name}".lstrip("."))
+    if isinstance(one, list) and isinstance(other, list):
+        for index in range(max(len(one), len(other))):
+            pair = [values[index] if index < len(values) else None for values in (one, other)]
+            if not same(*pair) or index >= min(len(one), len(other)):
+                return first_difference(pair[0], pair[1], f"{path}[{index}]")
+    return path, one, other
+
+
+def _brief(value: Any) -> Any:
+    text = dumps(value).decode()
+    return value if len(text) <= _LONGEST_VALUE else text[: _LONGEST_VALUE - 3] + "..."

@@ -1,0 +1,198 @@
+"""Reading a rollout: its turns, its policy calls and their evidence, its gaps and counters."""
+
+from collections.abc import Iterator, Mapping
+from types import TracebackType
+from typing import Any
+
+from turnkeep.archive.arrays import attach, read_document
+from turnkeep.errors import CorruptRecord, MissingTurn, TurnkeepError
+from turnkeep.history.gaps import Gap
+from turnkeep.history.projection import Entry
+from turnkeep.history.turn import Turn
+from turnkeep.rollout.evidence import CallRecord, history_of, read_call, rebuild_request
+from turnkeep.rollout.state import read_state
+from turnkeep.store.base import Store
+from turnkeep.wire.json import loads
+
+UNGRADABLE = ("PreparationFailure", "TransportFailure", "MalformedItem", "UnsupportedClientCall")
+"""Failures of the last attempt after which a rollout is not graded (contract 7.3)."""
+
+
+class RolloutView:
+    """One run of an agent, as it is kept: read whole but for the arrays, which are read with the turn that has them.
+
+    Raises UnknownRollout where the store has none of that id, CorruptRecord where something is not what was written.
+    """
+
+    def __init__(self, store: Store, rollout: str) -> None:
+        self.id = rollout
+        self._store = store
+        self._state = read_state(store.state(rollout))
+        self._documents = [read_document(row.document) for row in store.rows(rollout, "turns")]
+        self._calls = [read_call(row.document) for row in store.rows(rollout, "calls")]
+        self._turns: dict[int, Turn] = {}
+        self._numbers = {document["digest"]: number for number, document in reversed(list(enumerate(self._documents)))}
+        self._check_counts()
+
+    def _check_counts(self) -> None:
+        for kind, found, told in (
+            ("turn", len(self._documents), self._state.turns),
+            ("call", len(self._calls), self._state.calls),
+        ):
+            if found < told:
+                raise CorruptRecord(f"{told} {kind}s were written and {found} are there", rollout=self.id)
+
+    @property
+    def scope(self) -> str | None:
+        """The scope its turns are made under."""
+        return self._state.scope
+
+    @property
+    def max_policy_calls(self) -> int | None:
+        """How many policy calls it may make; None is no bound."""
+        return self._state.max_policy_calls
+
+    @property
+    def used(self) -> int:
+        """How many policy calls were charged."""
+        return self._state.used
+
+    @property
+    def gaps(self) -> tuple[Gap, ...]:
+        """The conditions met so far, each once, in the order in which they were met."""
+        return self._state.gaps
+
+    @property
+    def cookies(self) -> dict[str, str]:
+        """The cookies that go out with the next call, by name."""
+        return dict(self._state.cookies)
+
+    @property
+    def failure(self) -> Mapping[str, Any] | None:
+        """What the last attempt ended in, where it failed: an error as `TurnkeepError.to_json` gives it."""
+        return self._state.failure
+
+    @property
+    def gradable(self) -> bool:
+        """Whether the last attempt left the rollout fit to be graded (contract 7.3)."""
+        return self._state.failure is None or self._state.failure["type"] not in UNGRADABLE
+
+    @property
+    def difference(self) -> Mapping[str, Any] | None:
+        """Where a re-run first went another way than the evidence: `call`, `path`, `recorded`, `now`; or None."""
+        return self._state.difference
+
+    @property
+    def begun(self) -> str:
+        """When it began, UTC, ISO 8601."""
+        return self._state.begun
+
+    @property
+    def calls(self) -> tuple[CallRecord, ...]:
+        """Its policy calls, in the order in which they were charged."""
+        return tuple(self._calls)
+
+    @property
+    def turns(self) -> tuple[Turn, ...]:
+        """Its turns, in the order in which they were made. Raises CorruptRecord, which names turn and field."""
+        return tuple(self.turn(number) for number in range(len(self._documents)))
+
+    @property
+    def turn_count(self) -> int:
+        """How many turns it has, without reading them."""
+        return len(self._documents)
+
+    def turn(self, number: int) -> Turn:
+        """One turn by its number. Raises MissingTurn, CorruptRecord."""
+        if not 0 <= number < len(self._documents):
+            raise MissingTurn("the rollout has no such turn", rollout=self.id, turn=number)
+        if number not in self._turns:
+            try:
+                self._turns[number] = attach(self._documents[number], self._store.blob)
+            except TurnkeepError as error:
+                error.rollout, error.turn = self.id, number
+                raise
+        return self._turns[number]
+
+    def turn_of_digest(self, digest: str) -> Turn:
+        """The turn whose `Turn.digest` this is. Raises MissingTurn, which names it."""
+        if digest not in self._numbers:
+            raise MissingTurn(f"the rollout holds no turn of digest {digest[:12]}", rollout=self.id)
+        return self.turn(self._numbers[digest])
+
+    def number_of(self, turn: Turn) -> int | None:
+        """The number under which the rollout holds `turn`, or None."""
+        return self._numbers.get(turn.digest)
+
+    def call_of_turn(self, number: int) -> int | None:
+        """The policy call that made a turn, or None."""
+        call: int | None = self._documents[number]["call"]
+        return call
+
+    def request(self, call: int) -> bytes:
+        """The body that a policy call sent, byte for byte. Raises CorruptRecord."""
+        with self._named(call):
+            return rebuild_request(self._calls[call].request, self.turn, self._piece)
+
+    def response(self, call: int) -> bytes | None:
+        """The body that a policy call received, byte for byte, or None. Raises CorruptRecord."""
+        digest = self._calls[call].response
+        with self._named(call):
+            return None if digest is None else self._piece(digest)
+
+    def attempt_bodies(self, call: int) -> list[bytes | None]:
+        """What came back from each attempt of a call that failed, byte for byte."""
+        with self._named(call):
+            return [None if a.body is None else self._piece(a.body) for a in self._calls[call].attempts]
+
+    def history(self, call: int | None = None) -> list[Entry]:
+        """The history as of a policy call (the last by default), with the turn that it made, as entries to project.
+
+        Turns come back as turns; what else stood in the request comes back as it was projected.
+        """
+        if not self._calls:
+            return list(self.turns)
+        record = self._calls[call if call is not None else -1]
+        with self._named(record.number):
+            entries = list(history_of(record.request, self.turn, self._piece))
+        return entries if record.turn is None else [*entries, self.turn(record.turn)]
+
+    def _named(self, call: int) -> "_Named":
+        return _Named(self.id, call)
+
+    def _piece(self, digest: str) -> bytes:
+        data = self._store.blob(digest)
+        if data is None:
+            raise CorruptRecord(f"the bytes under {digest[:12]} are missing")
+        return data
+
+    @property
+    def failures(self) -> list[dict[str, Any]]:
+        """The failures that came before any policy call was charged, in order."""
+        return [loads(row.document) for row in self._store.rows(self.id, "failures")]
+
+    def tools(self) -> list[dict[str, Any]]:
+        """The records of tools marked `once`, in the order in which they began (contract 10.5)."""
+        return [loads(row.document) for row in self._store.rows(self.id, "tools")]
+
+
+class _Named:
+    """Puts rollout and call into the errors that pass."""
+
+    def __init__(self, rollout: str, call: int) -> None:
+        self._rollout, self._call = rollout, call
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if isinstance(error, TurnkeepError):
+            error.rollout = self._rollout
+            error.call = self._call if error.turn is None else error.call
+
+
+def rollouts(store: Store) -> Iterator[RolloutView]:
+    """Every rollout of a store, in the order in which they began."""
+    for rollout in store.rollouts():
+        yield RolloutView(store, rollout)
