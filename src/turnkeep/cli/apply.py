@@ -11,12 +11,12 @@ from typing import Any
 from turnkeep.archive.json_form import dumps_turn, from_json, loads_turn, to_json
 from turnkeep.archive.nooa_form import from_nooa
 from turnkeep.errors import ConfigurationError, MalformedItem, PreparationFailure, TurnkeepError
-from turnkeep.history.capture import capture
+from turnkeep.history.capture import capture, response_fault
 from turnkeep.history.projection import project
 from turnkeep.history.scope import Scope
 from turnkeep.history.structured import parse_output
 from turnkeep.history.turn import Turn
-from turnkeep.wire.json import InexactJson, NotJson, dumps, loads
+from turnkeep.wire.json import Fault, InexactJson, NotJson, dumps, loads
 
 
 def apply_lines(lines: Iterable[bytes]) -> Iterator[bytes]:
@@ -29,18 +29,34 @@ def apply_lines(lines: Iterable[bytes]) -> Iterator[bytes]:
 def apply_one(line: bytes) -> dict[str, Any]:
     """The answer to one request."""
     try:
-        request = loads(line)
-        if not isinstance(request, dict):
-            raise ConfigurationError("a request is an object with an op")
+        request = _read(line)
         operation = _OPERATIONS.get(request.get("op"))
         if operation is None:
             known = ", ".join(_OPERATIONS)
             raise ConfigurationError(f"unknown op {request.get('op')!r}; there are {known}", field="op")
         return operation(request)
-    except (NotJson, InexactJson) as error:
-        return {"error": {"type": "ConfigurationError", "message": f"the request cannot be read exactly: {error}"}}
     except TurnkeepError as error:
         return {"error": {"type": type(error).__name__, "message": error.message, **_at(error)}}
+
+
+def _read(line: bytes) -> dict[str, Any]:
+    """The request; a value in it that JSON cannot hold exactly is the error of what it stands in."""
+    try:
+        request = loads(line)
+    except NotJson as error:
+        raise ConfigurationError(f"the request is no JSON: {error}") from None
+    except InexactJson as error:
+        fault = error.faults[0]
+        match fault.path:
+            case ("response", *inner):
+                raise response_fault(Fault(tuple(inner), fault.reason)) from None
+            case ("history", int(entry), *_):
+                raise PreparationFailure(fault.reason, entry=entry) from None
+            case _:
+                raise ConfigurationError(f"the request cannot be read exactly: {error}") from None
+    if not isinstance(request, dict):
+        raise ConfigurationError("a request is an object with an op")
+    return request
 
 
 def _at(error: TurnkeepError) -> dict[str, Any]:

@@ -19,7 +19,7 @@ def capture(body: bytes | str | Mapping[str, Any], scope: Scope | str | None = N
     """
     response, faults = read_response(body)
     if faults:
-        raise _malformed(faults[0])
+        raise response_fault(faults[0])
     parts = tuple(_part(*_checked(members, index)) for index, members in enumerate(response["output"]))
     _refuse_client_calls(response["output"])
     return _turn(response, parts, scope)
@@ -33,7 +33,7 @@ def capture_without_native(body: bytes | str | Mapping[str, Any], scope: Scope |
     response, faults = read_response(body)
     for fault in faults:
         if not _in_training(fault):
-            raise _malformed(fault)
+            raise response_fault(fault)
     parts = tuple(_part(_readable(members, index), None) for index, members in enumerate(response["output"]))
     _refuse_client_calls(response["output"])
     return _turn(response, parts, scope)
@@ -52,8 +52,8 @@ def read_response(body: bytes | str | Mapping[str, Any]) -> tuple[dict[str, Any]
     if not isinstance(value, dict) or not isinstance(value.get("output"), list):
         raise TransportFailure("the response is no Responses object: it has no list of output items", body=raw)
     for fault in faults:
-        if len(fault.path) < 2 or fault.path[0] != "output":
-            raise TransportFailure(f"the response holds a value that cannot be kept: {fault.reason}", body=raw)
+        if isinstance(whole := response_fault(fault, raw), TransportFailure):
+            raise whole
     return value, faults
 
 
@@ -69,8 +69,13 @@ def _parse(body: bytes | str | Mapping[str, Any]) -> tuple[Any, Sequence[Fault]]
         return error.value, error.faults
 
 
-def _malformed(fault: Fault) -> MalformedItem:
-    """The error of a fault inside an output item: field is the item's member, index the place in it."""
+def response_fault(fault: Fault, body: bytes | None = None) -> MalformedItem | TransportFailure:
+    """The error of a value in a response that cannot be kept: of its item, or of the whole where it is in none.
+
+    In an item, field is the item's member and index the place in that.
+    """
+    if len(fault.path) < 2 or fault.path[0] != "output":
+        return TransportFailure(f"the response holds a value that cannot be kept: {fault.reason}", body=body)
     item, *inner = fault.path[1:]
     field = inner[0] if inner and isinstance(inner[0], str) else None
     index = inner[1] if len(inner) > 1 and isinstance(inner[1], int) else None

@@ -55,8 +55,12 @@ class Request:
     @property
     def input(self) -> list[Any]:
         """The input items as fresh plain values."""
-        items: list[Any] = loads(self.body())["input"]
+        items: list[Any] = loads(self.input_text())
         return items
+
+    def input_text(self) -> bytes:
+        """The input as JSON text."""
+        return b"[" + b",".join(entry.text for entry in self.entries if entry.text) + b"]"
 
     def body(self, params: Mapping[str, Any] | None = None) -> bytes:
         """The request's body: `input`, `instructions` where there are any, then the members of `params`."""

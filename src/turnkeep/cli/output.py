@@ -1,0 +1,72 @@
+"""What commands print: JSON for machines, tables for people, and errors as one readable paragraph."""
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from turnkeep.errors import ConfigurationError, TurnkeepError
+from turnkeep.wire.json import dumps
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+EXIT_FOUND = 1
+"""A check found something."""
+EXIT_USAGE = 2
+"""Arguments that cannot work."""
+EXIT_FAILED = 3
+"""Anything else that went wrong."""
+
+
+def print_json(value: Any) -> None:
+    """One JSON value, on one line, exact."""
+    print_bytes(dumps(value))
+
+
+def print_bytes(text: bytes) -> None:
+    """One line of bytes, as they are."""
+    sys.stdout.buffer.write(text + b"\n")
+    sys.stdout.flush()
+
+
+def console(*, stderr: bool = False) -> "Console":
+    """Where tables go."""
+    from rich.console import Console
+
+    return Console(stderr=stderr, highlight=False)
+
+
+@contextmanager
+def readable_errors(*, as_json: bool = False) -> Iterator[None]:
+    """Turn an error of ours into one paragraph (or one JSON line) on standard error, and an exit code."""
+    try:
+        yield
+    except ConfigurationError as error:
+        _leave(error, EXIT_USAGE, as_json)
+    except TurnkeepError as error:
+        _leave(error, EXIT_FAILED, as_json)
+    except BrokenPipeError:
+        sys.stderr.close()  # the reader has had enough
+        sys.exit(0)
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+def _leave(error: TurnkeepError, code: int, as_json: bool) -> NoReturn:
+    if as_json:
+        sys.stderr.buffer.write(dumps({"error": error.to_json()}) + b"\n")
+    else:
+        sys.stderr.write(f"turnkeep: {error}\n")
+    sys.exit(code)
+
+
+def shorten(text: str, length: int = 60) -> str:
+    """One line of text, cut where it is too long."""
+    line = " ".join(text.split())
+    return line if len(line) <= length else line[: length - 1] + "…"
+
+
+def printable(text: str) -> str:
+    """Text from a model made safe for a terminal: no control characters, no lone surrogates."""
+    return "".join(char if char.isprintable() or char in "\n\t" else f"\\u{ord(char):04x}" for char in text)

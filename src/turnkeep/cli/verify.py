@@ -1,0 +1,66 @@
+"""`turnkeep verify`."""
+
+from typing import Any
+
+from turnkeep.cli.output import EXIT_FOUND, console, print_json, printable
+from turnkeep.errors import TurnkeepError
+from turnkeep.rollout.verify import Finding, verify_rollout
+from turnkeep.rollout.view import RolloutView
+from turnkeep.store.base import Store
+from turnkeep.store.open import open_store
+
+
+def verify_store(url: str, rollout: str | None, *, as_json: bool) -> int:
+    """Verify one rollout, or all, and print what was found. Returns the exit code."""
+    from rich.progress import track
+
+    with open_store(url, create=False) as store:
+        damage: list[str] = getattr(store, "check_file", list)()
+        names = [rollout] if rollout is not None else store.rollouts()
+        watched = track(
+            names, "verifying", console=console(stderr=True), transient=True, disable=as_json or len(names) < 2
+        )
+        results = {name: _verify(store, name) for name in watched}
+    sound = not damage and not any(findings for _, findings in results.values())
+    if as_json:
+        rollouts = [
+            {"rollout": name, **counts, "findings": [finding._asdict() for finding in findings]}
+            for name, (counts, findings) in results.items()
+        ]
+        print_json({"sound": sound, "file": damage, "rollouts": rollouts})
+    else:
+        _print_table(results, damage)
+    return 0 if sound else EXIT_FOUND
+
+
+def _verify(store: Store, name: str) -> tuple[dict[str, int], list[Finding]]:
+    try:
+        view = RolloutView(store, name)
+    except TurnkeepError as error:
+        if type(error).__name__ == "UnknownRollout":
+            raise
+        found = Finding("corrupt", error.message, error.turn, error.call, error.item, error.field)
+        return {"turns": 0, "calls": 0}, [found]
+    return {"turns": view.turn_count, "calls": len(view.calls)}, list(verify_rollout(view))
+
+
+def _print_table(results: dict[str, tuple[dict[str, int], list[Finding]]], damage: list[str]) -> None:
+    from rich.markup import escape
+    from rich.table import Table
+
+    out = console()
+    table = Table("rollout", "turns", "calls", "verdict", box=None, pad_edge=False, header_style="bold")
+    for name, (counts, findings) in results.items():
+        verdict = f"[red]{len(findings)} found[/]" if findings else "[green]exact[/]"
+        table.add_row(escape(name), str(counts["turns"]), str(counts["calls"]), verdict)
+    out.print(table)
+    for name, (_, findings) in results.items():
+        for finding in findings:
+            where = ", ".join(f"{key} {value}" for key, value in _places(finding).items())
+            out.print(f"[red]{finding.rule}[/] {escape(name)} {where}: {escape(printable(finding.message))}")
+    for line in damage:
+        out.print(f"[red]damaged file[/]: {escape(line)}")
+
+
+def _places(finding: Finding) -> dict[str, Any]:
+    return {key: value for key, value in finding._asdict().items() if key in Finding._fields[2:] and value is not None}

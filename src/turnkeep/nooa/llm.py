@@ -1,0 +1,178 @@
+"""The client: a NOOA UnifiedLLM whose calls go through a turnkeep `PolicyClient`."""
+
+import asyncio
+import weakref
+from contextvars import ContextVar
+from typing import Any, Literal
+
+from nooa.runtime import context_vars as nooa_context
+from nooa.unifiedllm import unifiedllm as nooa_llm
+
+from turnkeep.archive.json_form import dumps_turn, loads_turn
+from turnkeep.errors import ConfigurationError, CorruptRecord, PreparationFailure, TurnkeepError
+from turnkeep.history.structured import parse_output
+from turnkeep.history.turn import Turn
+from turnkeep.nooa.events import Flight, current, listen
+from turnkeep.nooa.marks import Carried
+from turnkeep.nooa.messages import NOT_EXECUTED_DETAIL, NOT_EXECUTED_GAP, to_history
+from turnkeep.nooa.parts import has_ordered_parts, native_response
+from turnkeep.nooa.render import keeping, mark_runtime_calls
+from turnkeep.nooa.request import request_params, usage_counts
+from turnkeep.rollout.policy import PolicyClient
+from turnkeep.rollout.record import Rollout
+from turnkeep.rollout.rerun import MadeUpIds
+
+PROVEN_VERSIONS = ("0.0.10",)
+"""The nooa versions that the tests of this adapter were run on; with another, `tests/nooa/test_version.py` says what to
+look at again."""
+
+MADE_UP_IDS = MadeUpIds(
+    patterns=(r"(?:prefill|synthetic|predict|codeact_inline)_[0-9a-f]{8}",), members=("prompt_cache_key",)
+)
+"""The ids that NOOA makes up anew at each run: call ids, also inside the text of `PythonOutput(...)` messages, and the
+agent's uuid in `prompt_cache_key`. A client takes them for its policy's `made_up`, so that a re-run knows its requests."""
+
+current_rollout: ContextVar[Rollout | None] = ContextVar("turnkeep_nooa_rollout", default=None)
+"""The rollout of the last policy call in this context: where a `once` tool that has no agent looks."""
+
+
+class TurnkeepLLM(nooa_llm.UnifiedLLM):  # type: ignore[misc]
+    """A NOOA client that keeps every turn exactly.
+
+    `embed="archive"` writes each turn whole into the metadata of the NOOA event it became; NOOA's own storage is then
+    all that a restore needs. `embed="reference"` writes its digest there and leaves the turn to turnkeep's store.
+    Several agents may share a client; each is to be attached once, before its first call.
+    """
+
+    def __init__(
+        self,
+        policy: PolicyClient,
+        *,
+        embed: Literal["archive", "reference"] = "archive",
+        model: str = "gym-policy",
+        context_window: int | None = None,
+    ) -> None:
+        if embed not in ("archive", "reference"):
+            raise ConfigurationError(f"embed is 'archive' or 'reference', not {embed!r}", field="embed")
+        super().__init__(model)
+        self.policy = policy
+        if policy.made_up == MadeUpIds():
+            policy.made_up = MADE_UP_IDS
+        self.embed = embed
+        self._context_window = context_window
+        self._turns: dict[str, Turn] = {}
+        self._archives: dict[str, str] = {}
+        self._attached: weakref.WeakSet[Any] = weakref.WeakSet()
+
+    @property
+    def rollout(self) -> Rollout:
+        """The rollout that the calls belong to."""
+        rollout: Rollout = self.policy.rollout
+        return rollout
+
+    @property
+    def context_window(self) -> int | None:
+        """The policy's context window in tokens, or None where it is not known; then NOOA limits nothing by it."""
+        return self._context_window
+
+    def attach[A](self, agent: A) -> A:
+        """Keep `agent`'s turns in its events and replay them from there; gives the agent back.
+
+        To be called before the first call, and after each construction, a restored agent's too. Once is enough, twice
+        does no harm. Agents that an attached agent's code makes need no call of it.
+        """
+        target: Any = agent
+        if target.event_manager not in self._attached:
+            self._attached.add(target.event_manager)
+            if not has_ordered_parts(nooa_llm.LLMResponse):
+                listen(target.event_manager)
+                target.render_config = keeping(target.render_config, self._see)
+        return agent
+
+    async def acall(self, messages: list[Any], tools: Any = None, output_model: Any = None, **options: Any) -> Any:
+        """One policy call: the messages as exact history, then the policy's answer as NOOA reads it.
+
+        Whatever turnkeep raises goes on to NOOA, which may show it to the model as text; the rollout has recorded it.
+        With `output_model`, text that does not satisfy it (a refusal never does) raises InvalidPolicyOutput after the
+        call was charged and recorded; NOOA's Predict then tells the model and calls again, up to its `max_retries`.
+        """
+        current.set(None)
+        current_rollout.set(self.rollout)
+        self._attach_caller(messages)
+        params = request_params(tools, output_model, options)
+        turn = await self.policy.call(self._history(messages), params)
+        self._turns[turn.digest] = turn
+        archive = dumps_turn(turn) if self.embed == "archive" else None
+        current.set(Flight(turn, self.rollout.id, archive, bool(tools)))
+        parsed = None if output_model is None else parse_output(turn, None, output_model)
+        return _response(turn, parsed)
+
+    def call(self, messages: list[Any], tools: Any = None, output_model: Any = None, **options: Any) -> Any:
+        """`acall`, for callers outside an event loop. NOOA's runtime never calls it."""
+        return asyncio.run(self.acall(messages, tools, output_model, **options))
+
+    async def aclose(self) -> None:
+        """Close the connection to the model server."""
+        await super().aclose()
+        await self.policy.aclose()
+
+    def _attach_caller(self, messages: list[Any]) -> None:
+        """Attach the calling agent if nobody has: one that model code made has no other moment."""
+        agent = nooa_context._parent_agent_var.get() if hasattr(nooa_context, "_parent_agent_var") else None
+        if agent is not None and agent.llm is self and agent.event_manager not in self._attached:
+            self.attach(agent)
+            mark_runtime_calls(messages, agent.event_manager)
+
+    def _history(self, messages: list[Any]) -> list[Any]:
+        try:
+            history, dropped = to_history(messages, self._turn)
+        except TurnkeepError as error:
+            self.rollout.record_failure(PreparationFailure(str(error), rollout=self.rollout.id))
+            raise
+        if dropped:
+            self.rollout.add_gap(NOT_EXECUTED_GAP, detail=NOT_EXECUTED_DETAIL)
+        return history
+
+    def _see(self, digest: str, archive: str) -> None:
+        """Hold on to an archive that is being rendered, until the call that it is rendered for."""
+        if digest not in self._turns:
+            self._archives[digest] = archive
+
+    def _turn(self, carried: Carried) -> Turn:
+        """The turn that a message carries: at hand, in its archive, or in the store. Raises where it is in none."""
+        digest = carried["turn"]
+        archive = self._archives.pop(digest, None)
+        if digest not in self._turns:
+            turn = self.rollout.turn_of_digest(digest) if archive is None else loads_turn(archive)
+            if turn.digest != digest:
+                raise CorruptRecord(f"an event's archive is not the turn {digest}", rollout=carried.get("rollout"))
+            self._turns[digest] = turn
+        return self._turns[digest]
+
+
+def _response(turn: Turn, parsed: Any) -> Any:
+    """The turn as this NOOA's LLMResponse. `content` is text exactly as persisted, so that NOOA stores it unchanged."""
+    if has_ordered_parts(nooa_llm.LLMResponse):
+        from nooa import llm_types
+
+        return native_response(turn, nooa_llm.LLMResponse, llm_types, parsed)
+    calls = [nooa_llm.ToolCall(id=call.id, name=call.name, arguments=call.arguments) for call in turn.tool_calls]
+    return nooa_llm.LLMResponse(
+        raw_response=None,
+        content=turn.content,
+        tool_calls=calls,
+        finish_reason=turn.finish_reason,
+        assistant_message=_public_message(turn),
+        reasoning=turn.reasoning,
+        usage=usage_counts(turn.usage),
+    )
+
+
+def _public_message(turn: Turn) -> dict[str, Any]:
+    message: dict[str, Any] = {"role": "assistant", "content": turn.content or None}
+    if turn.tool_calls:
+        message["tool_calls"] = [
+            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+            for call in turn.tool_calls
+        ]
+    return message
