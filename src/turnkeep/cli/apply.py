@@ -23,14 +23,23 @@ def apply_lines(lines: Iterable[bytes]) -> Iterator[bytes]:
     """The answer to each request, one line each."""
     for line in lines:
         if line.strip():
-            yield dumps(apply_one(line))
+            yield _write(apply_one(line))
+
+
+def _write(answer: dict[str, Any]) -> bytes:
+    """The answer's line; one that is nested deeper than JSON is written here is an error, like the rest."""
+    try:
+        return dumps(answer)
+    except ValueError as error:
+        return dumps({"error": {"type": "ArchiveError", "message": f"the answer cannot be written: {error}"}})
 
 
 def apply_one(line: bytes) -> dict[str, Any]:
     """The answer to one request."""
     try:
         request = _read(line)
-        operation = _OPERATIONS.get(request.get("op"))
+        name = request.get("op")
+        operation = _OPERATIONS.get(name) if isinstance(name, str) else None
         if operation is None:
             known = ", ".join(_OPERATIONS)
             raise ConfigurationError(f"unknown op {request.get('op')!r}; there are {known}", field="op")
@@ -103,8 +112,10 @@ def _entry(entry: Any) -> Any:
 def _roundtrip(request: Mapping[str, Any]) -> dict[str, Any]:
     value, through = _need(request, "turn", "through")
     turn = from_json(value)
+    if not isinstance(through, list):
+        raise ConfigurationError("through is a list of forms", field="through")
     for form in through:
-        if form not in _FORMS:
+        if not isinstance(form, str) or form not in _FORMS:
             raise ConfigurationError(f"unknown form {form!r}; there are {', '.join(_FORMS)}", field="through")
         turn = _FORMS[form](turn)
     return {"turn": to_json(turn)}
@@ -140,8 +151,9 @@ def _parse(request: Mapping[str, Any]) -> dict[str, Any]:
 def _scope_text(request: Mapping[str, Any]) -> dict[str, Any]:
     names = {name: request[name] for name in ("server", "alias") if request.get(name) is not None}
     _need(names | {"op": "scope"}, "server")
-    if not all(isinstance(name, str) for name in names.values()):
-        raise ConfigurationError("server and alias are text")
+    for name, value in names.items():
+        if not isinstance(value, str):
+            raise ConfigurationError(f"{name} is text", field=name)
     return {"scope": str(Scope(**names))}
 
 

@@ -143,12 +143,12 @@ def _print_rollout(
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in ("turn", "prompt", "gen", "mean lp", "experts", "replay"):
         table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("what it said", overflow="fold")
+    table.add_column("what it said", no_wrap=True, overflow="ellipsis")
     for turn in turns:
         if "error" in turn:
             table.add_row(str(turn["turn"]), "", "", "", "", "[red]damaged[/]", escape(turn["error"]["message"]))
             continue
-        said = "\n".join(f"{part['kind']}: {shorten(printable(part['text']), 70)}" for part in turn["parts"])
+        said = "\n".join(f"{part['kind']}: {shorten(printable(part['text']), 200)}" for part in turn["parts"])
         mean = turn["mean_log_prob"]
         table.add_row(
             str(turn["turn"]),

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from turnkeep.errors import ConfigurationError, TurnkeepError
+from turnkeep.errors import ConfigurationError, StoreError, TurnkeepError
 from turnkeep.wire.json import dumps
 
 if TYPE_CHECKING:
@@ -49,6 +49,8 @@ def readable_errors(*, as_json: bool = False) -> Iterator[None]:
     except BrokenPipeError:
         sys.stderr.close()  # the reader has had enough
         sys.exit(0)
+    except OSError as error:
+        _leave(StoreError(str(error)), EXIT_FAILED, as_json)
     except KeyboardInterrupt:
         sys.exit(130)
 

@@ -109,7 +109,7 @@ def _project_entry(entry: Entry, index: int, caller: str | None) -> Projected:
         raise PreparationFailure(f"a history entry cannot be a {type(entry).__name__}", entry=index)
     message = _writable(entry, index)
     if "type" in message:
-        return _item(message)
+        return _item(message, index)
     role = message.get("role")
     if role in ("user", "developer"):
         _check_content(message, index)
@@ -167,9 +167,15 @@ def withhold(entry: Projected) -> Projected:
     return Projected(dumps(members), entry.form, None, assistant=True)
 
 
-def _item(members: dict[str, Any]) -> Projected:
+def _item(members: dict[str, Any], index: int) -> Projected:
     """A dictionary with a `type` passes through, less its null members (contract 4.3)."""
     kind = members["type"]
+    if kind in ("function_call", "function_call_output"):
+        call_id = members.get("call_id")
+        if not isinstance(call_id, str) or (kind == "function_call_output" and not call_id):
+            raise PreparationFailure(f"a {kind} needs its call_id", entry=index, field="call_id")
+    if kind == "function_call" and not isinstance(members.get("arguments"), str):
+        raise PreparationFailure("the arguments of a function_call must be text", entry=index, field="arguments")
     assistant = kind in ("reasoning", "function_call") or (kind == "message" and members.get("role") == "assistant")
     return Projected(without_nulls(dumps(members)), "plain", None, assistant, assistant and has_ids(members))
 

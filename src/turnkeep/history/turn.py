@@ -119,7 +119,7 @@ class Turn:
         digest: str = self._cache["digest"]
         return digest
 
-    def edit(self, part: int, **fields: str) -> "Turn":
+    def edit(self, part: int, /, **fields: str) -> "Turn":
         """The turn with public fields of one part set; that part loses its native, so the turn replays portably (1.7).
 
         The other parts and the scope stay as they were. Setting a field to the value it has changes nothing. Raises

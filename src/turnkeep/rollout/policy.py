@@ -12,6 +12,8 @@ import itertools
 import logging
 import random
 from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self
 
@@ -254,13 +256,23 @@ def _set_cookies(headers: Iterable[str]) -> dict[str, str | None]:
     """Cookies by name, values as received (RFC 6265, 5.2); one that has run out takes its name away."""
     cookies: dict[str, str | None] = {}
     for header in headers:
-        pair, *attributes = header.split(";")
+        pair, *rest = header.split(";")
         name, equals, value = pair.partition("=")
-        ages = [text.partition("=")[2].strip() for text in attributes if text.strip().lower().startswith("max-age=")]
-        gone = bool(ages) and ages[-1].lstrip("-").isdigit() and int(ages[-1]) <= 0
+        attributes = {text.partition("=")[0].strip().lower(): text.partition("=")[2].strip() for text in rest}
         if equals and name.strip():
-            cookies[name.strip()] = None if gone else value.strip()
+            cookies[name.strip()] = None if _expired(attributes) else value.strip()
     return cookies
+
+
+def _expired(attributes: Mapping[str, str]) -> bool:
+    """Whether a cookie has run out: by Max-Age, which wins, or by Expires."""
+    age = attributes.get("max-age", "")
+    if age.lstrip("-").isdigit():
+        return int(age) <= 0
+    try:
+        return parsedate_to_datetime(attributes["expires"]) <= datetime.now(UTC)
+    except (KeyError, ValueError, TypeError):
+        return False
 
 
 def _seconds(text: str | None) -> float | None:

@@ -135,7 +135,7 @@ class Rollout(RolloutView):
             self._commit(replace(state, turns=number + 1, failure=None), rows, blobs)
             self._calls = calls
             self._documents.append(read_document(document))
-            self._turns[number] = turn
+            self._keep_at_hand(number, turn)
             self._numbers.setdefault(turn.digest, number)
             return turn
 

@@ -18,6 +18,10 @@ UNGRADABLE = ("PreparationFailure", "TransportFailure", "MalformedItem", "Unsupp
 """Failures of the last attempt after which a rollout is not graded (contract 7.3)."""
 
 
+_AT_HAND = 64
+"""Turns that a rollout holds in memory; the others are read when they are asked for."""
+
+
 class RolloutView:
     """One run of an agent, as it is kept: read whole but for the arrays, which are read with the turn that has them.
 
@@ -108,11 +112,16 @@ class RolloutView:
             raise MissingTurn("the rollout has no such turn", rollout=self.id, turn=number)
         if number not in self._turns:
             try:
-                self._turns[number] = attach(self._documents[number], self._store.blob)
+                self._keep_at_hand(number, attach(self._documents[number], self._store.blob))
             except TurnkeepError as error:
                 error.rollout, error.turn = self.id, number
                 raise
         return self._turns[number]
+
+    def _keep_at_hand(self, number: int, turn: Turn) -> None:
+        while len(self._turns) >= _AT_HAND:
+            del self._turns[next(iter(self._turns))]
+        self._turns[number] = turn
 
     def turn_of_digest(self, digest: str) -> Turn:
         """The turn whose `Turn.digest` this is. Raises MissingTurn, which names it."""

@@ -14,7 +14,9 @@ from typing import Any, NamedTuple
 
 type Json = bool | int | float | str | list[Json] | dict[str, Json] | None
 
-_DEEPEST = 5_000  # a structure deeper than this is taken for one that contains itself
+DEEPEST = 500
+"""Levels of nesting that are read and written; more is an error on every Python, rather than a crash on some."""
+_BRACKETS = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|[\[\]{}]', re.DOTALL)
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
@@ -66,19 +68,21 @@ def loads(data: bytes | str) -> Any:
     float beyond float64 or an integer beyond Python's digit limit.
     """
     text = _text(data)
+    if _too_deep(text):
+        raise NotJson(f"nested deeper than {DEEPEST} levels")
     try:
         return json.loads(text, object_pairs_hook=_object, parse_constant=_refuse, parse_float=_float)
     except _Fast as fast:
         reason = str(fast)
-    except (ValueError, RecursionError) as error:
-        reason = _reason(error)
+    except ValueError as error:
+        reason = str(error)
     # Something is wrong: parse again with markers, to say what and where.
     try:
         marked = json.loads(
             text, object_pairs_hook=_mark_object, parse_constant=_Refused, parse_float=_mark_float, parse_int=_mark_int
         )
-    except (ValueError, RecursionError) as error:
-        raise NotJson(_reason(error)) from None
+    except ValueError as error:
+        raise NotJson(str(error)) from None
     value, faults = _collect(marked)
     if not faults:  # pragma: no cover - both passes follow the same rules
         raise NotJson(reason)
@@ -94,8 +98,15 @@ def _text(data: bytes | str) -> str:
         raise NotJson(f"not UTF-8 at byte {error.start}") from None
 
 
-def _reason(error: Exception) -> str:
-    return "nested too deeply" if isinstance(error, RecursionError) else str(error)
+def _too_deep(text: str) -> bool:
+    if text.count("[") + text.count("{") <= DEEPEST:
+        return False
+    depth = 0
+    for token in _BRACKETS.finditer(text):
+        depth += (token[0] in "[{") - (token[0] in "]}")
+        if depth > DEEPEST:
+            return True
+    return False
 
 
 class _Fast(ValueError):
@@ -163,10 +174,7 @@ def _collect(marked: Any) -> tuple[Any, list[Fault]]:
             return [walk(element, (*path, index)) for index, element in enumerate(value)]
         return value
 
-    try:
-        return walk(marked, ()), faults
-    except RecursionError:
-        raise NotJson("nested too deeply") from None
+    return walk(marked, ()), faults
 
 
 def dumps(value: Any) -> bytes:
@@ -215,25 +223,27 @@ def merge_surrogates(text: str) -> str:
 
 def find_unwritable(value: Any) -> Fault | None:
     """The first place in `value` that JSON cannot hold, or None. A key that is no string counts: `dumps` coerces it."""
-    stack: list[tuple[Any, tuple[str | int, ...]]] = [(value, ())]
+    stack: list[tuple[Any, tuple[str | int, ...], tuple[int, ...]]] = [(value, (), ())]
     while stack:
-        node, path = stack.pop()
-        if len(path) > _DEEPEST:
-            return Fault(path[:3], "nested too deeply")
+        node, path, within = stack.pop()
         if node is None or isinstance(node, (str, bool, int)):
             continue
         if isinstance(node, float):
             if not math.isfinite(node):
                 return Fault(path, f"{node} is no JSON number")
-        elif isinstance(node, Mapping):
+            continue
+        if id(node) in within or len(within) >= DEEPEST:
+            return Fault(path, "a value that contains itself" if id(node) in within else "nested too deeply")
+        if isinstance(node, Mapping):
             for key in node:
                 if not isinstance(key, str):
                     return Fault(path, f"the key {key!r} is no string")
-            stack.extend((member, (*path, key)) for key, member in reversed(list(node.items())))
+            members: list[tuple[Any, Any]] = list(node.items())
         elif isinstance(node, (list, tuple)):
-            stack.extend((element, (*path, index)) for index, element in reversed(list(enumerate(node))))
+            members = list(enumerate(node))
         else:
             return Fault(path, f"JSON cannot hold a {type(node).__name__}")
+        stack.extend((member, (*path, key), (*within, id(node))) for key, member in reversed(members))
     return None
 
 
