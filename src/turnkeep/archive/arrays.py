@@ -12,10 +12,10 @@ An array's bytes are C-contiguous and little-endian.
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from turnkeep.archive.documents import read_document, write_document
 from turnkeep.archive.json_form import from_skeleton, to_skeleton
-from turnkeep.errors import ArchiveError, CorruptRecord, TurnkeepError, UnsupportedVersion
+from turnkeep.errors import CorruptRecord, TurnkeepError
 from turnkeep.history.turn import Turn
-from turnkeep.wire.json import InexactJson, NotJson, dumps, loads
 from turnkeep.wire.sha import sha256_hex
 
 if TYPE_CHECKING:
@@ -43,22 +43,13 @@ def detach(turn: Turn, call: int | None = None) -> Detached:
             blobs[digest] = data
             place = {"part": index, "field": name}
             refs.append({**place, "dtype": array.dtype.name, "shape": list(array.shape), "blob": digest})
-    head = {"format": FORMAT, "version": VERSION, "digest": turn.digest, "call": call}
-    return Detached(dumps({**head, "turn": to_skeleton(turn), "arrays": refs}), blobs)
+    members = {"digest": turn.digest, "call": call, "turn": to_skeleton(turn), "arrays": refs}
+    return Detached(write_document(FORMAT, VERSION, members), blobs)
 
 
-def read_document(document: bytes) -> dict[str, Any]:
-    """The document as values, of a version that is known here. Raises ArchiveError, UnsupportedVersion."""
-    try:
-        value = loads(document)
-    except (NotJson, InexactJson) as error:
-        raise ArchiveError(f"the turn's document cannot be read: {error}") from None
-    if not isinstance(value, dict) or value.get("format") != FORMAT:
-        raise ArchiveError("this is no turn's document")
-    if value.get("version") != VERSION:
-        found = value.get("version")
-        raise UnsupportedVersion(f"a turn of format version {found}; this turnkeep knows up to {VERSION}")
-    return value
+def read_turn_document(document: bytes) -> dict[str, Any]:
+    """The document's members. Raises ArchiveError, UnsupportedVersion."""
+    return read_document(document, FORMAT, VERSION)
 
 
 def attach(document: Mapping[str, Any], blob: Callable[[str], bytes | None]) -> Turn:

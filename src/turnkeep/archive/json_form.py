@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from turnkeep.errors import ArchiveError
 from turnkeep.history.turn import PART_TYPES, PUBLIC_FIELDS, Part, Turn, public_fields
 from turnkeep.wire.item import Item
-from turnkeep.wire.json import InexactJson, NotJson, dumps, find_unwritable, loads, merge_surrogates
+from turnkeep.wire.json import ARCHIVED_DEEPEST, InexactJson, NotJson, dumps, find_unwritable, loads, merge_surrogates
 
 if TYPE_CHECKING:
     from turnkeep.wire.training import Array
@@ -47,7 +47,7 @@ def dumps_turn(turn: Turn) -> str:
 def loads_turn(text: str | bytes) -> Turn:
     """The turn that `dumps_turn` wrote. Raises ArchiveError where the text is no turn."""
     try:
-        value = loads(text)
+        value = loads(text, ARCHIVED_DEEPEST)
     except (NotJson, InexactJson) as error:
         raise ArchiveError(f"the archive cannot be read exactly: {error}") from None
     return _read(value, ())
@@ -58,7 +58,7 @@ def from_json(value: Mapping[str, Any]) -> Turn:
 
     Raises ArchiveError, naming part and field, where `value` is no turn.
     """
-    fault = find_unwritable(value)
+    fault = find_unwritable(value, ARCHIVED_DEEPEST)
     if fault is not None:
         raise ArchiveError(f"the archive holds what JSON cannot: {fault.reason}")
     return _read(loads(dumps(value)), ())

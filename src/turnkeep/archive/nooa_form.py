@@ -27,6 +27,8 @@ def from_nooa(value: Mapping[str, Any], scope: Scope | str, revision: str = REVI
     where block lengths do not fit the text, ArchiveError where `value` is no turn, ConfigurationError for a revision
     that is not known.
     """
+    if not isinstance(scope, Scope | str):
+        raise ConfigurationError("an import needs the scope that the turn is to have", field="scope")
     if revision not in REVISIONS:
         raise ConfigurationError(f"unknown NOOA revision {revision!r}: {' and '.join(REVISIONS)} are known")
     if not isinstance(value, Mapping) or not isinstance(value.get("parts"), list):
@@ -46,6 +48,8 @@ def _expand(part: Any, index: int) -> dict[str, Any]:
     if not isinstance(native, Mapping):
         return {**part, "native": None}
     kind = native.get("type")
+    if not isinstance(kind, str):
+        raise MalformedItem("an item needs a type", item=index, field="type")
     if kind == "function_call":
         public = {"call_id": part.get("id"), "name": part.get("name"), "arguments": part.get("arguments")}
         kept = {name: member for name, member in native.items() if name not in _MOVED}
@@ -99,8 +103,8 @@ def _cut(rest: str, length: Any, between: str, place: dict[str, Any]) -> tuple[s
 
 def _stays_native(native: Mapping[str, Any] | None, revision: str) -> bool:
     """Whether an item may replay natively by the rules of a NOOA revision, encryption not required."""
-    if native is None or native.get("type") in CLIENT_CALLS:
+    if native is None or native["type"] in CLIENT_CALLS:
         return False
-    if native.get("type") != "reasoning" or native.get("encrypted_content") or native.get("content"):
+    if native["type"] != "reasoning" or native.get("encrypted_content") or native.get("content"):
         return True
     return revision == "19caab1" and bool(read_item(native).text)

@@ -145,7 +145,7 @@ _FORMS: Mapping[str, Callable[[Turn], Turn]] = {
 
 def _parse(request: Mapping[str, Any]) -> dict[str, Any]:
     response, schema = _need(request, "response", "schema")
-    return {"value": parse_output(capture(response), response, schema)}
+    return {"value": parse_output(capture(dumps(response)), response, schema)}
 
 
 def _scope_text(request: Mapping[str, Any]) -> dict[str, Any]:

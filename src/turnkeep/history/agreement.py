@@ -5,6 +5,8 @@ from turnkeep.history.scope import scopes_match
 from turnkeep.history.turn import Part, Turn, public_fields
 from turnkeep.wire.item import CLIENT_CALLS, read_item
 
+_BLOCKS = {"content", "summary"}
+
 
 def replays_natively(turn: Turn, scope: str | None) -> bool:
     """Whether `turn` may be replayed item by item for a caller of `scope` (contract 2.2, 2.3, 3.1)."""
@@ -23,13 +25,14 @@ def disagreement(turn: Turn) -> str | None:
 def _part_disagreement(part: Part) -> str | None:
     if part.native is None:
         return "it has no native item"
-    skeleton = part.native.skeleton()
-    if skeleton.get("type") in CLIENT_CALLS:
-        return f"its native item is a {skeleton['type']}"
+    # blocks that are numbers are no blocks: in the skeleton they would read as absent
+    members = part.native.to_json() if _BLOCKS & part.native.arrays.keys() else part.native.skeleton()
     try:
-        readable = read_item(skeleton)
+        readable = read_item(members)
     except MalformedItem as error:
         return f"its native item reads as nothing: {error.message}"
+    if members["type"] in CLIENT_CALLS:
+        return f"its native item is a {members['type']}"
     if readable.kind != part.kind:
         return f"it is a {part.kind} part and its native item a {readable.kind}"
     for name, value in public_fields(part).items():

@@ -7,7 +7,7 @@ from turnkeep.errors import MalformedItem, TransportFailure, UnsupportedClientCa
 from turnkeep.history.scope import Scope, scope_text
 from turnkeep.history.turn import PART_TYPES, PUBLIC_FIELDS, Part, Turn
 from turnkeep.wire.item import CLIENT_CALLS, Item, Readable, read_item
-from turnkeep.wire.json import Fault, InexactJson, NotJson, dumps, find_unwritable, loads
+from turnkeep.wire.json import DEEPEST, Fault, InexactJson, NotJson, dumps, find_unwritable, loads
 from turnkeep.wire.training import TRAINING_FIELDS, check_training
 
 
@@ -58,13 +58,13 @@ def read_response(body: bytes | str | Mapping[str, Any]) -> tuple[dict[str, Any]
 
 
 def _parse(body: bytes | str | Mapping[str, Any]) -> tuple[Any, Sequence[Fault]]:
-    if isinstance(body, Mapping):
+    if not isinstance(body, (bytes, str)):
         fault = find_unwritable(body)
         if fault is not None:
             return body, [fault]
         body = dumps(body)
     try:
-        return loads(body), ()
+        return loads(body, DEEPEST), ()
     except InexactJson as error:
         return error.value, error.faults
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from turnkeep.errors import PreparationFailure
+from turnkeep.errors import ConfigurationError, PreparationFailure
 from turnkeep.history.agreement import replays_natively
 from turnkeep.history.gaps import FOREIGN_TURN, PORTABLE_AFTER_NATIVE, PUBLIC_ASSISTANT, Gap, gap
 from turnkeep.history.scope import Scope, scope_text
@@ -67,9 +67,19 @@ class Request:
         return body_text((entry.text for entry in self.entries), self.tail(params))
 
     def tail(self, params: Mapping[str, Any] | None = None) -> bytes:
-        """What follows the input in `body`, without the closing brace."""
+        """What follows the input in `body`, without the closing brace.
+
+        Raises PreparationFailure for a member that JSON cannot hold, ConfigurationError for one that is the history's.
+        """
+        given = dict(params or {})
+        for name in ("input", "instructions"):
+            if name in given:
+                raise ConfigurationError(f"{name} comes from the history", field=name)
+        if (fault := find_unwritable(given)) is not None:
+            field = str(fault.path[0]) if fault.path else None
+            raise PreparationFailure(f"a request member cannot be written: {fault.reason}", field=field)
         head = {} if self.instructions is None else {"instructions": self.instructions}
-        members = dumps({**head, **(params or {})})[1:-1]
+        members = dumps({**head, **given})[1:-1]
         return b"," + members if members else b""
 
     def withheld(self) -> "Request":
@@ -105,8 +115,6 @@ def _project_entry(entry: Entry, index: int, caller: str | None) -> Projected:
         return project_turn(entry, native=replays_natively(entry, caller))
     if isinstance(entry, RuntimeEntry):
         return _assistant(_writable(entry.message, index), index, "runtime")
-    if not isinstance(entry, Mapping):
-        raise PreparationFailure(f"a history entry cannot be a {type(entry).__name__}", entry=index)
     message = _writable(entry, index)
     if "type" in message:
         return _item(message, index)
@@ -124,6 +132,8 @@ def _project_entry(entry: Entry, index: int, caller: str | None) -> Projected:
 
 
 def _writable(entry: Mapping[str, Any], index: int) -> dict[str, Any]:
+    if not isinstance(entry, Mapping):
+        raise PreparationFailure(f"a history entry cannot be a {type(entry).__name__}", entry=index)
     fault = find_unwritable(entry)
     if fault is not None:
         field = fault.path[0] if fault.path and isinstance(fault.path[0], str) else None

@@ -44,12 +44,31 @@ def _validate(value: Any, schema: Any) -> Any:
 
 def _validate_schema(value: Any, schema: Mapping[str, Any]) -> Any:
     import jsonschema
+    import jsonschema_specifications  # type: ignore[import-untyped] # it has no stubs
+    import referencing.exceptions
 
     try:
         jsonschema.Draft202012Validator.check_schema(schema)
+        # the meta-schemas are at hand, and nothing is fetched
+        validator = jsonschema.Draft202012Validator(schema, registry=jsonschema_specifications.REGISTRY)
+        worst = jsonschema.exceptions.best_match(validator.iter_errors(value))
     except jsonschema.SchemaError as error:
         raise ConfigurationError(f"the schema is not valid: {error.message}") from None
-    worst = jsonschema.exceptions.best_match(jsonschema.Draft202012Validator(schema).iter_errors(value))
+    except referencing.exceptions.Unresolvable as error:
+        raise ConfigurationError(f"the schema refers to what is not there: {error}") from None
+    except RecursionError:
+        if _ends(validator):
+            raise InvalidPolicyOutput("the value is nested too deeply for the schema") from None
+        raise ConfigurationError("the schema refers to itself without end") from None
     if worst is not None:
         raise InvalidPolicyOutput(f"{worst.message} at {worst.json_path}")
     return value
+
+
+def _ends(validator: Any) -> bool:
+    """Whether a schema comes to an end on a value that holds nothing, so that the depth was the policy's doing."""
+    try:
+        validator.is_valid(None)
+    except RecursionError:
+        return False
+    return True

@@ -125,8 +125,8 @@ class Turn:
         The other parts and the scope stay as they were. Setting a field to the value it has changes nothing. Raises
         ConfigurationError for a part or a field that is not there, or a value that is no text.
         """
-        if not 0 <= part < len(self.parts):
-            raise ConfigurationError(f"the turn has {len(self.parts)} parts, and none of index {part}", index=part)
+        if type(part) is not int or not 0 <= part < len(self.parts):
+            raise ConfigurationError(f"the turn has {len(self.parts)} parts, and none of index {part!r}", index=part)
         old = self.parts[part]
         for name, value in fields.items():
             if name not in PUBLIC_FIELDS[old.kind]:
@@ -160,5 +160,5 @@ def _digest(turn: Turn) -> str:
 
 def array_digest(array: Any) -> str:
     """SHA-256 over an array's dtype, shape and little-endian bytes, as hex."""
-    head = f"{array.dtype.str}{list(array.shape)}".encode()
+    head = f"{array.dtype.name}{list(array.shape)}".encode()
     return hashlib.sha256(head + array.astype(array.dtype.newbyteorder("<"), copy=False).tobytes()).hexdigest()

@@ -10,6 +10,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 from uuid import uuid4
+from weakref import WeakSet
 
 from turnkeep.history.turn import Turn
 from turnkeep.nooa.marks import ARCHIVE, MARK, Mark, fingerprint
@@ -41,16 +42,22 @@ current: ContextVar[Flight | None] = ContextVar("turnkeep_nooa_flight", default=
 """The turn that this context's last call brought. Concurrent generations run in contexts of their own."""
 
 
-def listen(event_manager: Any) -> Callable[[], None]:
-    """Keep the turns of this event manager's agent in its events, from now on. Returns what undoes it."""
+_heard: WeakSet[Any] = WeakSet()
+
+
+def is_heard(event_manager: Any) -> bool:
+    """Whether the turns of this event manager's agent are kept."""
+    return event_manager in _heard
+
+
+def listen(event_manager: Any) -> None:
+    """Keep the turns of this event manager's agent in its events, from now on. Twice is as good as once."""
+    if is_heard(event_manager):
+        return
+    _heard.add(event_manager)
     flights: list[Flight] = []
-    stops = [event_manager.on(kind, _handler(kind, event_manager, flights)) for kind in _HANDLED]
-
-    def stop() -> None:
-        for undo in stops:
-            undo()
-
-    return stop
+    for kind in _HANDLED:
+        event_manager.on(kind, _handler(kind, event_manager, flights))
 
 
 def _handler(kind: str, event_manager: Any, flights: list[Flight]) -> Callable[[Any], None]:

@@ -1,7 +1,6 @@
 """The client: a NOOA UnifiedLLM whose calls go through a turnkeep `PolicyClient`."""
 
 import asyncio
-import weakref
 from contextvars import ContextVar
 from typing import Any, Literal
 
@@ -9,14 +8,22 @@ from nooa.runtime import context_vars as nooa_context
 from nooa.unifiedllm import unifiedllm as nooa_llm
 
 from turnkeep.archive.json_form import dumps_turn, loads_turn
-from turnkeep.errors import ConfigurationError, CorruptRecord, PreparationFailure, TurnkeepError
+from turnkeep.errors import (
+    BudgetExhausted,
+    ConfigurationError,
+    CorruptRecord,
+    MalformedItem,
+    PreparationFailure,
+    TransportFailure,
+    UnsupportedClientCall,
+)
 from turnkeep.history.structured import parse_output
 from turnkeep.history.turn import Turn
-from turnkeep.nooa.events import Flight, current, listen
+from turnkeep.nooa.events import Flight, current, is_heard, listen
 from turnkeep.nooa.marks import Carried
 from turnkeep.nooa.messages import NOT_EXECUTED_DETAIL, NOT_EXECUTED_GAP, to_history
 from turnkeep.nooa.parts import has_ordered_parts, native_response
-from turnkeep.nooa.render import keeping, mark_runtime_calls
+from turnkeep.nooa.render import keeping, mark_runtime_calls, rendered_archives
 from turnkeep.nooa.request import request_params, usage_counts
 from turnkeep.rollout.policy import PolicyClient
 from turnkeep.rollout.record import Rollout
@@ -30,7 +37,10 @@ MADE_UP_IDS = MadeUpIds(
     patterns=(r"(?:prefill|synthetic|predict|codeact_inline)_[0-9a-f]{8}",), members=("prompt_cache_key",)
 )
 """The ids that NOOA makes up anew at each run: call ids, also inside the text of `PythonOutput(...)` messages, and the
-agent's uuid in `prompt_cache_key`. A client takes them for its policy's `made_up`, so that a re-run knows its requests."""
+agent's uuid in `prompt_cache_key`. A client gives them to its policy, so that a re-run knows its requests."""
+
+_RECORDED = (PreparationFailure, TransportFailure, MalformedItem, UnsupportedClientCall)
+"""What `PolicyClient.call` records itself."""
 
 current_rollout: ContextVar[Rollout | None] = ContextVar("turnkeep_nooa_rollout", default=None)
 """The rollout of the last policy call in this context: where a `once` tool that has no agent looks."""
@@ -61,8 +71,6 @@ class TurnkeepLLM(nooa_llm.UnifiedLLM):  # type: ignore[misc]
         self.embed = embed
         self._context_window = context_window
         self._turns: dict[str, Turn] = {}
-        self._archives: dict[str, str] = {}
-        self._attached: weakref.WeakSet[Any] = weakref.WeakSet()
 
     @property
     def rollout(self) -> Rollout:
@@ -82,11 +90,9 @@ class TurnkeepLLM(nooa_llm.UnifiedLLM):  # type: ignore[misc]
         does no harm. Agents that an attached agent's code makes need no call of it.
         """
         target: Any = agent
-        if target.event_manager not in self._attached:
-            self._attached.add(target.event_manager)
-            if not has_ordered_parts(nooa_llm.LLMResponse):
-                listen(target.event_manager)
-                target.render_config = keeping(target.render_config, self._see)
+        if not has_ordered_parts(nooa_llm.LLMResponse):
+            target.render_config = keeping(target.render_config)
+            listen(target.event_manager)
         return agent
 
     async def acall(self, messages: list[Any], tools: Any = None, output_model: Any = None, **options: Any) -> Any:
@@ -99,8 +105,12 @@ class TurnkeepLLM(nooa_llm.UnifiedLLM):  # type: ignore[misc]
         current.set(None)
         current_rollout.set(self.rollout)
         self._attach_caller(messages)
-        params = request_params(tools, output_model, options)
-        turn = await self.policy.call(self._history(messages), params)
+        try:
+            params = request_params(tools, output_model, options)
+            turn = await self.policy.call(self._history(messages), params)
+        except Exception as error:
+            self._record(error)
+            raise
         self._turns[turn.digest] = turn
         archive = dumps_turn(turn) if self.embed == "archive" else None
         current.set(Flight(turn, self.rollout.id, archive, bool(tools)))
@@ -119,30 +129,26 @@ class TurnkeepLLM(nooa_llm.UnifiedLLM):  # type: ignore[misc]
     def _attach_caller(self, messages: list[Any]) -> None:
         """Attach the calling agent if nobody has: one that model code made has no other moment."""
         agent = nooa_context._parent_agent_var.get() if hasattr(nooa_context, "_parent_agent_var") else None
-        if agent is not None and agent.llm is self and agent.event_manager not in self._attached:
+        if agent is not None and agent.llm is self and not is_heard(agent.event_manager):
             self.attach(agent)
             mark_runtime_calls(messages, agent.event_manager)
 
     def _history(self, messages: list[Any]) -> list[Any]:
-        try:
-            history, dropped = to_history(messages, self._turn)
-        except TurnkeepError as error:
-            self.rollout.record_failure(PreparationFailure(str(error), rollout=self.rollout.id))
-            raise
+        history, dropped = to_history(messages, self._turn)
         if dropped:
             self.rollout.add_gap(NOT_EXECUTED_GAP, detail=NOT_EXECUTED_DETAIL)
         return history
 
-    def _see(self, digest: str, archive: str) -> None:
-        """Hold on to an archive that is being rendered, until the call that it is rendered for."""
-        if digest not in self._turns:
-            self._archives[digest] = archive
+    def _record(self, error: Exception) -> None:
+        """Keep what only NOOA would hear of: any error that the policy client has not recorded."""
+        if not isinstance(error, (*_RECORDED, BudgetExhausted)):
+            self.rollout.record_failure(PreparationFailure(f"{type(error).__name__}: {error}", rollout=self.rollout.id))
 
     def _turn(self, carried: Carried) -> Turn:
         """The turn that a message carries: at hand, in its archive, or in the store. Raises where it is in none."""
         digest = carried["turn"]
-        archive = self._archives.pop(digest, None)
         if digest not in self._turns:
+            archive = rendered_archives.get().get(digest)
             turn = self.rollout.turn_of_digest(digest) if archive is None else loads_turn(archive)
             if turn.digest != digest:
                 raise CorruptRecord(f"an event's archive is not the turn {digest}", rollout=carried.get("rollout"))

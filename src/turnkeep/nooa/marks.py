@@ -65,13 +65,19 @@ def public_fields(event: Any) -> dict[str, str]:
     return {"text": event.content}
 
 
+def is_made_by_nooa(event: Any) -> bool:
+    """Whether NOOA made this assistant event, by its own records: a prefill, an inline return, or a summary."""
+    if getattr(event, "event_type", None) == "Summary":
+        return True
+    made = event.metadata.get("prefill") or event.metadata.get("synthetic")
+    return bool(made) and hasattr(event, "tool_call_id") and hasattr(event, "arguments")
+
+
 def carried_by(event: Any) -> Carried | None:
     """What the message of `event` is to carry, or None for an event that is nobody's turn."""
-    metadata = getattr(event, "metadata", None) or {}
-    mark: Mark | None = metadata.get(MARK)
+    mark: Mark | None = event.metadata.get(MARK)
     if mark is None:
-        made_by_nooa = hasattr(event, "tool_call_id") and (metadata.get("prefill") or metadata.get("synthetic"))
-        return RUNTIME if made_by_nooa and hasattr(event, "arguments") else None
+        return RUNTIME if is_made_by_nooa(event) else None
     names = ("kind", "key", "turn", "rollout", "calls")
     carried: Carried = {name: mark[name] for name in names if name in mark}  # type: ignore[assignment, literal-required]
     if mark["seen"] and mark["seen"] != fingerprint(event):

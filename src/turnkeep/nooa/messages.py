@@ -56,7 +56,9 @@ def to_history(messages: Iterable[Any], turn_of: Callable[[Carried], Turn]) -> t
     for index, message in enumerate(listed):
         carried = message.get(MARK) if isinstance(message, Mapping) else None
         if is_native_turn(message):
-            state.entries.append(turn_from_native(message))
+            turn = turn_from_native(message)
+            state.entries.append(turn)
+            _answer_dropped([call.id for call in turn.tool_calls], _answered(turn, listed[index:]), state)
         elif carried is None:
             _add_plain(message, state)
         elif carried["kind"] == RUNTIME["kind"]:
@@ -98,7 +100,7 @@ def _add_carried(
         if _is_whole(turn, group):
             state.natives.add(key)
             state.entries.append(_edited(turn, group))
-            _answer_dropped(turn, group, state)
+            _answer_dropped([call.id for call in turn.tool_calls], group.called, state)
     if carried["kind"] == "stand-in":
         if key in state.natives and "edited" not in carried:
             state.stand_ins.add(_call_id(message))
@@ -141,14 +143,20 @@ def _edited(turn: Turn, group: _Group) -> Turn:
     return turn
 
 
-def _answer_dropped(turn: Turn, group: _Group, state: _State) -> None:
-    dropped = [call.id for call in turn.tool_calls][len(group.called) :]
+def _answered(turn: Turn, messages: list[Any]) -> list[str]:
+    """The ids of the turn's calls that have a result among the messages, in the turn's order."""
+    found = {message.get("tool_call_id") for message in messages if isinstance(message, Mapping)}
+    return [call.id for call in turn.tool_calls if call.id in found]
+
+
+def _answer_dropped(made: list[str], called: list[str], state: _State) -> None:
+    dropped = [call for call in made if call not in called] if set(called) <= set(made) else made[len(called) :]
     outputs = [{"type": "function_call_output", "call_id": call, "output": NOT_EXECUTED} for call in dropped]
     if not outputs:
         return
     state.dropped = True
-    if group.called:
-        state.unanswered[group.called[-1]] = outputs
+    if called:
+        state.unanswered[called[-1]] = outputs
     else:
         state.entries += outputs
 

@@ -42,7 +42,7 @@ def once[**P, R](method: Callable[P, R]) -> Callable[P, R]:
         rollout, name, values = call(arguments, named)
         return tools.once_sync(rollout, name, values, lambda: method(*arguments, **named))
 
-    return run  # type: ignore[return-value]
+    return run
 
 
 def _rollout_of(owner: Any, name: str) -> Rollout:

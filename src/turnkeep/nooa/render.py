@@ -5,25 +5,27 @@ agent's `render_config`. Both are wrapped, whatever they are; what is rendered s
 what it finds under `turnkeep` off again before anything is sent.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Mapping
+from contextvars import ContextVar
+from types import MappingProxyType
 from typing import Any
 
 from nooa.context_blocks.formatter import BlockFormatter, OpenAIProviderFormatter, ProviderFormatter
 from nooa.context_blocks.render_config import RenderConfig
 
 from turnkeep.errors import ConfigurationError
-from turnkeep.nooa.marks import ARCHIVE, MARK, Carried, carried_by
+from turnkeep.nooa.marks import ARCHIVE, MARK, RUNTIME, Carried, carried_by, is_made_by_nooa
 
-type SeeArchive = Callable[[str, str], None]
-"""Told the digest and the archive of each event that is rendered."""
+rendered_archives: ContextVar[Mapping[str, str]] = ContextVar("turnkeep_nooa_archives", default=MappingProxyType({}))
+"""The archives, by digest, of the events that were rendered last in this context. They go past the messages, which
+NOOA hashes, traces and hands to middleware."""
 
 
 class KeepingBlockFormatter(BlockFormatter):  # type: ignore[misc]
     """Another block formatter's messages, with what their events carry in `reasoning_items`."""
 
-    def __init__(self, inner: Any, see: SeeArchive) -> None:
+    def __init__(self, inner: Any) -> None:
         self.inner = inner
-        self.see = see
 
     @property
     def format_type(self) -> Any:
@@ -41,6 +43,7 @@ class KeepingBlockFormatter(BlockFormatter):  # type: ignore[misc]
     def format(self, blocks: list[Any]) -> list[Any]:
         """The inner formatter's messages, each of a marked event carrying its mark."""
         messages = list(self.inner.format(blocks))
+        archives: dict[str, str] = {}
         at = 0
         for block in blocks:
             carried = None if block.event is None else carried_by(block.event)
@@ -50,9 +53,10 @@ class KeepingBlockFormatter(BlockFormatter):  # type: ignore[misc]
             if found is None:
                 continue
             if ARCHIVE in block.event.metadata and "turn" in carried:
-                self.see(carried["turn"], block.event.metadata[ARCHIVE])
+                archives[carried["turn"]] = block.event.metadata[ARCHIVE]
             messages[found] = messages[found].model_copy(update={"reasoning_items": [{MARK: carried}]})
             at = found + 1
+        rendered_archives.set(archives)
         return messages
 
 
@@ -82,36 +86,32 @@ class KeepingProviderFormatter(ProviderFormatter):  # type: ignore[misc]
 class KeepingRenderConfig(RenderConfig):  # type: ignore[misc]
     """A render configuration whose formatters stay wrapped when a strategy swaps them (CodeActLite does, by a copy)."""
 
-    see: Any = None
-
     def model_copy(self, *, update: Any = None, deep: bool = False) -> "KeepingRenderConfig":
         """A copy with the formatters of `update` wrapped like the others."""
-        return keeping(super().model_copy(update=update, deep=deep), self.see)
+        return keeping(super().model_copy(update=update, deep=deep))
 
 
-def keeping(config: Any, see: SeeArchive) -> KeepingRenderConfig:
+def keeping(config: Any) -> KeepingRenderConfig:
     """`config` with both formatters wrapped. Raises ConfigurationError where it does not make OpenAI chat messages."""
     block, provider = config.block_formatter, config.provider_formatter
     if not isinstance(block, KeepingBlockFormatter):
-        block = KeepingBlockFormatter(block, see)
+        block = KeepingBlockFormatter(block)
     if not isinstance(provider, KeepingProviderFormatter):
         if not isinstance(provider, OpenAIProviderFormatter):
             raise ConfigurationError(f"{type(provider).__name__} makes no OpenAI chat messages, which turnkeep reads")
         provider = KeepingProviderFormatter(provider)
-    return KeepingRenderConfig(block_formatter=block, provider_formatter=provider, see=see)
+    return KeepingRenderConfig(block_formatter=block, provider_formatter=provider)
 
 
 def mark_runtime_calls(messages: Iterable[Any], event_manager: Any) -> None:
     """Mark the calls that NOOA made, by its events, in messages rendered before the agent was attached."""
     made = {
-        event.tool_call_id
-        for event in event_manager.values()
-        if getattr(event, "arguments", None) is not None and (carried_by(event) or {}).get("kind") == "runtime"
+        event.tool_call_id for event in event_manager.values() if hasattr(event, "arguments") and is_made_by_nooa(event)
     }
     for message in messages:
         calls = message.get("tool_calls") if isinstance(message, dict) else None
         if calls and MARK not in message and calls[0].get("id") in made:
-            message[MARK] = {"kind": "runtime"}
+            message[MARK] = RUNTIME
 
 
 def _carried(message: Any) -> Carried | None:

@@ -10,12 +10,14 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from turnkeep.errors import ArchiveError, CorruptRecord
+from turnkeep.archive.documents import read_document, write_document
+from turnkeep.errors import CorruptRecord
 from turnkeep.history.projection import Entry, Form, Projected, RuntimeEntry, body_text, project_turn, withhold
 from turnkeep.history.turn import Turn
-from turnkeep.wire.json import dumps, loads
+from turnkeep.wire.json import loads
 from turnkeep.wire.sha import sha256_hex
 
+FORMAT = "turnkeep-call"
 VERSION = 1
 
 type Ref = tuple[Form, int | str]
@@ -143,10 +145,10 @@ def _public(item: dict[str, Any], form: Form) -> Entry:
 def write_call(call: CallRecord) -> bytes:
     """The call's document."""
     request = call.request
-    return dumps(
+    return write_document(
+        FORMAT,
+        VERSION,
         {
-            "format": "turnkeep-call",
-            "version": VERSION,
             "number": call.number,
             "request": {
                 "entries": [list(ref) for ref in request.entries],
@@ -158,15 +160,13 @@ def write_call(call: CallRecord) -> bytes:
             "response": call.response,
             "turn": call.turn,
             "failure": call.failure,
-        }
+        },
     )
 
 
 def read_call(document: bytes) -> CallRecord:
-    """The call of a document. Raises ArchiveError."""
-    value = loads(document)
-    if value.get("format") != "turnkeep-call" or value.get("version") != VERSION:
-        raise ArchiveError(f"this is no policy call of version {VERSION}")
+    """The call of a document. Raises ArchiveError, UnsupportedVersion."""
+    value = read_document(document, FORMAT, VERSION)
     request = value["request"]
     return CallRecord(
         number=value["number"],

@@ -32,7 +32,6 @@ from turnkeep.history.turn import Turn
 from turnkeep.rollout.evidence import CallRecord, Prepared, Reply
 from turnkeep.rollout.record import Rollout
 from turnkeep.rollout.rerun import MadeUpIds
-from turnkeep.wire.json import find_unwritable
 
 if TYPE_CHECKING:
     import httpx
@@ -42,7 +41,6 @@ _log = logging.getLogger("turnkeep")
 RETRIED = frozenset({408, 425, 429, *range(500, 600)})
 """HTTP statuses after which a call is tried again."""
 _LONGEST_WAIT = 60.0
-_OWN_MEMBERS = ("input", "instructions")
 
 
 class PolicyClient:
@@ -107,18 +105,10 @@ class PolicyClient:
         return self._take(number, await self._exchange(number, body))
 
     def _prepare(self, history: Iterable[Entry], params: Mapping[str, Any]) -> tuple[Prepared, tuple[Gap, ...]]:
-        members = {**params, **self._sampling}
-        for name in _OWN_MEMBERS:
-            if name in members:
-                raise ConfigurationError(f"{name} comes from the history", field=name)
-        fault = find_unwritable(members)
-        if fault is not None:
-            field = str(fault.path[0]) if fault.path else None
-            raise PreparationFailure(f"a request member cannot be written: {fault.reason}", field=field)
         request = project(history, self.rollout.scope)
         if self._prefix_guard == "withhold" and gap(PORTABLE_AFTER_NATIVE) in request.gaps:
             request = request.withheld()
-        return Prepared(request.entries, request.tail(members)), request.gaps
+        return Prepared(request.entries, request.tail({**params, **self._sampling})), request.gaps
 
     def _look_up(self, prepared: Prepared) -> tuple[Prepared, CallRecord | None]:
         """The request with recorded ids, and the recorded call that it equals, in a re-run."""

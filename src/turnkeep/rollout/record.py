@@ -13,7 +13,8 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self
 
-from turnkeep.archive.arrays import detach, read_document
+from turnkeep.archive.arrays import detach, read_turn_document
+from turnkeep.archive.documents import write_document
 from turnkeep.errors import BudgetExhausted, ConfigurationError, StoreError, TurnkeepError
 from turnkeep.history.gaps import DETAILS, Gap
 from turnkeep.history.scope import Scope, scope_text
@@ -134,7 +135,7 @@ class Rollout(RolloutView):
             state = self._state.with_gaps(gaps) or self._state
             self._commit(replace(state, turns=number + 1, failure=None), rows, blobs)
             self._calls = calls
-            self._documents.append(read_document(document))
+            self._documents.append(read_turn_document(document))
             self._keep_at_hand(number, turn)
             self._numbers.setdefault(turn.digest, number)
             return turn
@@ -183,7 +184,7 @@ class Rollout(RolloutView):
         with self._lock:
             failure = error.to_json()
             number = self._state.failures
-            rows = [Row("failures", number, dumps({"format": "turnkeep-failure", "version": 1, **failure}))]
+            rows = [Row("failures", number, write_document("turnkeep-failure", 1, failure))]
             self._commit(replace(self._state, failure=failure, failures=number + 1), rows)
 
     def settle(self, failure: Mapping[str, Any] | None) -> None:
@@ -201,14 +202,16 @@ class Rollout(RolloutView):
         """Keep that a tool marked `once` begins, before it does. Returns its number."""
         with self._lock:
             number = self._state.tools
-            rows = [Row("tools", number, dumps({"number": number, **record}))]
+            rows = [Row("tools", number, write_document("turnkeep-tool", 1, {"number": number, **record}))]
             self._commit(replace(self._state, tools=number + 1), rows)
             return number
 
     def put_tool(self, number: int, record: Mapping[str, Any]) -> None:
         """Keep how a tool marked `once` ended."""
         with self._lock:
-            self._commit(self._state, [Row("tools", number, dumps(record))])
+            self._commit(
+                self._state, [Row("tools", number, write_document("turnkeep-tool", 1, {"number": number, **record}))]
+            )
 
     def _put_call(self, state: State, call: CallRecord, blobs: Mapping[str, bytes]) -> None:
         self._commit(state, [Row("calls", call.number, write_call(call))], blobs)

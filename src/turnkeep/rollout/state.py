@@ -5,9 +5,8 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
-from turnkeep.errors import ArchiveError, UnsupportedVersion
+from turnkeep.archive.documents import read_document, write_document
 from turnkeep.history.gaps import Gap
-from turnkeep.wire.json import dumps, loads
 
 FORMAT = "turnkeep-rollout"
 VERSION = 1
@@ -47,16 +46,12 @@ class State:
 def write_state(state: State) -> bytes:
     """The state's document."""
     value: dict[str, Any] = {name: getattr(state, name) for name in State.__slots__}
-    return dumps({"format": FORMAT, "version": VERSION, **value})
+    return write_document(FORMAT, VERSION, value)
 
 
 def read_state(document: bytes) -> State:
     """The state of a document. Raises ArchiveError, UnsupportedVersion."""
-    value = loads(document)
-    if value.pop("format", None) != FORMAT:
-        raise ArchiveError("this is no rollout's state")
-    if (version := value.pop("version", None)) != VERSION:
-        raise UnsupportedVersion(f"a rollout of format version {version}; this turnkeep knows up to {VERSION}")
+    value = read_document(document, FORMAT, VERSION)
     value["gaps"] = tuple(Gap(*gap) for gap in value["gaps"])
     value["cookies"] = tuple((name, cookie) for name, cookie in value["cookies"])
     return State(**value)

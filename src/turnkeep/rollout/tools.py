@@ -12,8 +12,6 @@ from turnkeep.errors import ConfigurationError, UnfinishedTool
 from turnkeep.rollout.record import Rollout
 from turnkeep.wire.json import dumps, find_unwritable
 
-_FORMAT = {"format": "turnkeep-tool", "version": 1}
-
 
 async def once(rollout: Rollout, name: str, arguments: Any, run: Callable[[], Awaitable[Any]]) -> Any:
     """The output of an async tool, run at most once for each place in the rollout.
@@ -61,13 +59,12 @@ def _recorded(rollout: Rollout, name: str, arguments: Any) -> dict[str, Any] | N
 
 
 def _begin(rollout: Rollout, name: str, arguments: Any) -> int:
-    return rollout.add_tool({**_FORMAT, "name": name, "arguments": arguments, "state": "began", "output": None})
+    return rollout.add_tool({"name": name, "arguments": arguments, "state": "began", "output": None})
 
 
 def _finish(rollout: Rollout, number: int, name: str, arguments: Any, output: Any) -> Any:
     _text(output, name, "output")
-    done = {"number": number, "name": name, "arguments": arguments, "state": "done", "output": output}
-    rollout.put_tool(number, {**_FORMAT, **done})
+    rollout.put_tool(number, {"name": name, "arguments": arguments, "state": "done", "output": output})
     return output
 
 

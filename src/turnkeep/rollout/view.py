@@ -4,7 +4,8 @@ from collections.abc import Iterator, Mapping
 from types import TracebackType
 from typing import Any
 
-from turnkeep.archive.arrays import attach, read_document
+from turnkeep.archive.arrays import attach, read_turn_document
+from turnkeep.archive.documents import read_document
 from turnkeep.errors import CorruptRecord, MissingTurn, TurnkeepError
 from turnkeep.history.gaps import Gap
 from turnkeep.history.projection import Entry
@@ -12,7 +13,6 @@ from turnkeep.history.turn import Turn
 from turnkeep.rollout.evidence import CallRecord, history_of, read_call, rebuild_request
 from turnkeep.rollout.state import read_state
 from turnkeep.store.base import Store
-from turnkeep.wire.json import loads
 
 UNGRADABLE = ("PreparationFailure", "TransportFailure", "MalformedItem", "UnsupportedClientCall")
 """Failures of the last attempt after which a rollout is not graded (contract 7.3)."""
@@ -31,20 +31,18 @@ class RolloutView:
     def __init__(self, store: Store, rollout: str) -> None:
         self.id = rollout
         self._store = store
-        self._state = read_state(store.state(rollout))
-        self._documents = [read_document(row.document) for row in store.rows(rollout, "turns")]
-        self._calls = [read_call(row.document) for row in store.rows(rollout, "calls")]
+        with store.snapshot():
+            self._state = read_state(store.state(rollout))
+            self._documents = [read_turn_document(row.document) for row in store.rows(rollout, "turns")]
+            self._calls = [read_call(row.document) for row in store.rows(rollout, "calls")]
         self._turns: dict[int, Turn] = {}
         self._numbers = {document["digest"]: number for number, document in reversed(list(enumerate(self._documents)))}
-        self._check_counts()
+        self._check_count("turn", len(self._documents), self._state.turns)
+        self._check_count("call", len(self._calls), self._state.calls)
 
-    def _check_counts(self) -> None:
-        for kind, found, told in (
-            ("turn", len(self._documents), self._state.turns),
-            ("call", len(self._calls), self._state.calls),
-        ):
-            if found < told:
-                raise CorruptRecord(f"{told} {kind}s were written and {found} are there", rollout=self.id)
+    def _check_count(self, kind: str, found: int, told: int) -> None:
+        if found < told:
+            raise CorruptRecord(f"{told} {kind}s were written and {found} are there", rollout=self.id)
 
     @property
     def scope(self) -> str | None:
@@ -178,11 +176,15 @@ class RolloutView:
     @property
     def failures(self) -> list[dict[str, Any]]:
         """The failures that came before any policy call was charged, in order."""
-        return [loads(row.document) for row in self._store.rows(self.id, "failures")]
+        found = [read_document(row.document, "turnkeep-failure", 1) for row in self._store.rows(self.id, "failures")]
+        self._check_count("failure", len(found), self._state.failures)
+        return found
 
     def tools(self) -> list[dict[str, Any]]:
         """The records of tools marked `once`, in the order in which they began (contract 10.5)."""
-        return [loads(row.document) for row in self._store.rows(self.id, "tools")]
+        found = [read_document(row.document, "turnkeep-tool", 1) for row in self._store.rows(self.id, "tools")]
+        self._check_count("tool", len(found), self._state.tools)
+        return found
 
 
 class _Named:

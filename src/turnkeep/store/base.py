@@ -7,6 +7,7 @@ a rollout; any number of readers, in other processes too, see whole commits.
 
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import NamedTuple, Protocol, Self
 
@@ -70,11 +71,15 @@ class Store(Protocol):
         ...
 
     def row(self, rollout: str, kind: str, number: int) -> bytes | None:
-        """One document, or None."""
+        """One document, or None. Raises UnknownRollout, CorruptRecord."""
         ...
 
     def blob(self, digest: str) -> bytes | None:
         """The bytes of a digest, checked, or None. Raises CorruptRecord."""
+        ...
+
+    def snapshot(self) -> AbstractContextManager[None]:
+        """While it lasts, what this thread reads is the store as of one instant, whatever is written meanwhile."""
         ...
 
     def close(self) -> None:
@@ -101,7 +106,7 @@ def row_digest(rollout: str, row: Row) -> bytes:
 
 def check_row(rollout: str, row: Row, digest: bytes) -> Row:
     """The row, where its digest holds. Raises CorruptRecord that names rollout and turn or call."""
-    if row_digest(rollout, row) == digest:
+    if isinstance(row.document, bytes) and row_digest(rollout, row) == digest:
         return row
     error = CorruptRecord(f"the {row.kind[:-1]} is not what was written: its digest differs", rollout=rollout)
     setattr(error, {"turns": "turn", "calls": "call"}.get(row.kind, "index"), row.number)
@@ -115,7 +120,7 @@ def state_row(state: bytes) -> Row:
 
 def check_blob(digest: str, data: bytes) -> bytes:
     """The data, where its digest holds. Raises CorruptRecord."""
-    if blob_digest(data) == digest:
+    if isinstance(data, bytes) and blob_digest(data) == digest:
         return data
     raise CorruptRecord(f"the bytes under {digest[:12]} are not what was written: their digest differs")
 

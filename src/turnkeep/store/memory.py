@@ -1,7 +1,8 @@
 """The store in memory: the oracle that every other backend is held against, and handy in tests."""
 
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Self
 
@@ -38,22 +39,26 @@ class MemoryStore:
     def state(self, rollout: str) -> bytes:
         """The rollout's state document."""
         with self._lock:
-            if rollout not in self._states:
-                raise UnknownRollout("no such rollout", rollout=rollout)
+            self._check_known(rollout)
             row, digest = self._states[rollout]
             return check_row(rollout, row, digest).document
+
+    def _check_known(self, rollout: str) -> None:
+        if rollout not in self._states:
+            raise UnknownRollout("no such rollout", rollout=rollout)
 
     def rows(self, rollout: str, kind: str) -> list[Row]:
         """The rollout's rows of one kind, by number."""
         check_kind(kind)
-        self.state(rollout)
         with self._lock:
+            self._check_known(rollout)
             keys = sorted(key for key in self._rows if key[:2] == (rollout, kind))
             return [check_row(rollout, *self._rows[key]) for key in keys]
 
     def row(self, rollout: str, kind: str, number: int) -> bytes | None:
         """One document, or None."""
         with self._lock:
+            self._check_known(rollout)
             found = self._rows.get((rollout, check_kind(kind), number))
             return None if found is None else check_row(rollout, *found).document
 
@@ -62,6 +67,12 @@ class MemoryStore:
         with self._lock:
             data = self._blobs.get(digest)
             return None if data is None else check_blob(digest, data)
+
+    @contextmanager
+    def snapshot(self) -> Iterator[None]:
+        """What is read is the store as of one instant."""
+        with self._lock:
+            yield
 
     def close(self) -> None:
         """Nothing to release: the store can be read again."""

@@ -5,12 +5,15 @@ its commits checks that no other has taken the rollout over since, so two histor
 not work. Rows carry digests and blobs are named by theirs: a flipped bit is found when it is read.
 """
 
+import itertools
 import os
 import socket
 import sqlite3
 import threading
+import time
+import weakref
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -27,7 +30,9 @@ from turnkeep.store import locks
 from turnkeep.store.base import Row, check_blob, check_id, check_kind, check_row, iterate, row_digest, state_row
 from turnkeep.store.migrations import APPLICATION_ID, STEPS, VERSION
 
-_PRAGMAS = ("busy_timeout = 60000", "page_size = 16384", "journal_mode = WAL", "synchronous = FULL")
+_PRAGMAS = ("page_size = 16384", "journal_mode = WAL", "synchronous = FULL")
+_TRIES = 600
+"""How often a file that others are opening at the same instant is tried, 0.1 s apart: SQLite does not wait there."""
 
 
 class SqliteStore:
@@ -41,36 +46,49 @@ class SqliteStore:
             raise ConfigurationError(f"the folder of {path} does not exist")
         self._lock = threading.RLock()
         self._process = os.getpid()
+        self._closed = self._away = False
+        self._held: set[int] = set()
         with _clear_errors(self.path):
+            self._connect()
+        _stores.add(self)
+
+    def _connect(self) -> None:
+        for attempt in itertools.count(1):
             self._db = sqlite3.connect(self.path, isolation_level=None, check_same_thread=False, cached_statements=64)
-            self._prepare()
+            self._db.text_factory = _lenient_text
+            try:
+                self._prepare()
+                return
+            except BaseException as error:
+                self._db.close()
+                busy = isinstance(error, sqlite3.OperationalError) and error.sqlite_errorcode & 0xFF == 5
+                if not busy or attempt == _TRIES:
+                    raise
+            time.sleep(0.1)
 
     def _prepare(self) -> None:
-        try:
-            for pragma in _PRAGMAS:
-                self._db.execute(f"PRAGMA {pragma}").fetchall()
-            self._migrate()
-        except BaseException:
-            self._db.close()
-            raise
+        self._db.execute("PRAGMA busy_timeout = 60000").fetchall()
+        self._version()  # before anything is changed in a file that is not ours
+        for pragma in _PRAGMAS:
+            self._db.execute(f"PRAGMA {pragma}").fetchall()
+        self._migrate()
 
     def _migrate(self) -> None:
         if self._version() == VERSION:
             return
         with self._transaction():
             version = self._version()  # again: another process may have migrated in between
-            if version == 0:
-                if self._db.execute("SELECT 1 FROM sqlite_master").fetchone():
-                    raise StoreError(f"{self.path} is an SQLite database, but no turnkeep store")
-                self._db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+            self._db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
             for step in STEPS[version:]:
                 for statement in step:
                     self._db.execute(statement)
             self._db.execute(f"PRAGMA user_version = {VERSION}")
 
     def _version(self) -> int:
+        """The store's version, 0 for a new file. The marks of use are read first: another process may be beginning."""
+        used = self._db.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchone() is not None
         version = int(self._pragma("user_version"))
-        if version and self._pragma("application_id") != APPLICATION_ID:
+        if (used or version) and self._pragma("application_id") != APPLICATION_ID:
             raise StoreError(f"{self.path} is an SQLite database, but no turnkeep store")
         if version > VERSION:
             raise UnsupportedVersion(f"{self.path} has store version {version}; this turnkeep knows up to {VERSION}")
@@ -96,31 +114,76 @@ class SqliteStore:
         if os.getpid() != self._process:
             raise StoreError(f"{self.path} was opened in another process: open it again in this one")
         with self._lock, _clear_errors(self.path):
+            if self._closed:
+                raise StoreError(f"{self.path} was closed")
+            if self._away:
+                self._connect()
+                self._away = False
             yield
+
+    def _leave(self) -> None:
+        """Close the connection until it is next needed."""
+        if not self._closed:
+            self._db.close()
+            self._away = True
+
+    @contextmanager
+    def snapshot(self) -> Iterator[None]:
+        """While it lasts, what this thread reads is the store as of one instant."""
+        with self._reading():
+            self._db.execute("BEGIN")
+            try:
+                yield
+            finally:
+                if self._db.in_transaction:
+                    self._db.execute("COMMIT")
 
     def rollouts(self) -> list[str]:
         """The ids of all rollouts, in the order in which they began."""
         with self._reading():
-            return [rollout for (rollout,) in self._db.execute("SELECT id FROM rollouts ORDER BY key")]
+            found = [rollout for (rollout,) in self._db.execute("SELECT id FROM rollouts ORDER BY key")]
+        if not all(isinstance(rollout, str) for rollout in found):
+            raise CorruptRecord(f"{self.path}: the id of a rollout is not what was written")
+        return found
 
     def write(self, rollout: str, state: bytes) -> "SqliteWriter":
         """Take the right to write a rollout, beginning it with `state` where it is new."""
         check_id(rollout)
-        with self._transaction():
-            self._db.execute(
-                "INSERT OR IGNORE INTO rollouts (id, epoch, writer, state, digest) VALUES (?, 0, '', ?, ?)",
-                (rollout, state, row_digest(rollout, state_row(state))),
-            )
-            key, writer = self._db.execute("SELECT key, writer FROM rollouts WHERE id = ?", (rollout,)).fetchone()
-            if not locks.acquire(self.lock_path, key):
-                raise RolloutBusy(f"another writer has the rollout: {writer}", rollout=rollout)
-            try:
+        with ExitStack() as undo:
+            with self._transaction():
+                self._db.execute(
+                    "INSERT OR IGNORE INTO rollouts (id, epoch, writer, state, digest) VALUES (?, 0, '', ?, ?)",
+                    (rollout, state, row_digest(rollout, state_row(state))),
+                )
+                key, writer = self._one("SELECT key, writer FROM rollouts WHERE id = ?", rollout)
+                self._acquire(rollout, key, writer)
+                undo.callback(self._give_back, key)
                 self._db.execute("UPDATE rollouts SET epoch = epoch + 1, writer = ? WHERE key = ?", (_whoami(), key))
-                (epoch,) = self._db.execute("SELECT epoch FROM rollouts WHERE key = ?", (key,)).fetchone()
-            except BaseException:
-                locks.release(self.lock_path, key)
-                raise
+                (epoch,) = self._one("SELECT epoch FROM rollouts WHERE key = ?", key)
+            undo.pop_all()
         return SqliteWriter(self, rollout, key, epoch)
+
+    def _acquire(self, rollout: str, key: int, writer: str) -> None:
+        try:
+            free = locks.acquire(self.lock_path, key)
+        except OSError as error:
+            raise StoreError(f"{self.lock_path}: {error.strerror}") from error
+        if not free:
+            raise RolloutBusy(f"another writer has the rollout: {writer}", rollout=rollout)
+        self._held.add(key)
+
+    def _give_back(self, key: int) -> None:
+        with self._lock:
+            if key in self._held:
+                self._held.remove(key)
+                locks.release(self.lock_path, key)
+
+    def _one(self, query: str, value: str | int) -> tuple[Any, ...]:
+        """The row that must be there."""
+        found: tuple[Any, ...] | None = self._db.execute(query, (value,)).fetchone()
+        if found is None:
+            raise CorruptRecord(f"{self.path} is damaged: its index and its table differ")
+        return found
 
     @property
     def lock_path(self) -> Path:
@@ -128,8 +191,9 @@ class SqliteStore:
         return self.path.with_name(self.path.name + "-writers")
 
     def _key(self, rollout: str) -> int:
-        found = self._db.execute("SELECT key FROM rollouts WHERE id = ?", (rollout,)).fetchone()
-        if found is None:
+        storable = isinstance(rollout, str) and rollout.isprintable()
+        found = storable and self._db.execute("SELECT key FROM rollouts WHERE id = ?", (rollout,)).fetchone()
+        if not found:
             raise UnknownRollout(f"{self.path.name} holds no such rollout", rollout=rollout)
         return int(found[0])
 
@@ -137,7 +201,7 @@ class SqliteStore:
         """The rollout's state document."""
         with self._reading():
             key = self._key(rollout)
-            state, digest = self._db.execute("SELECT state, digest FROM rollouts WHERE key = ?", (key,)).fetchone()
+            state, digest = self._one("SELECT state, digest FROM rollouts WHERE key = ?", key)
             return check_row(rollout, state_row(state), digest).document
 
     def rows(self, rollout: str, kind: str) -> list[Row]:
@@ -171,9 +235,15 @@ class SqliteStore:
         return [] if lines == ["ok"] else lines
 
     def close(self) -> None:
-        """Close the file."""
+        """Close the file, and give back what its writers still hold."""
+        _stores.discard(self)
+        if os.getpid() != self._process:
+            return
         with self._lock:
+            for key in list(self._held):
+                self._give_back(key)
             self._db.close()
+            self._closed = True
 
     def __enter__(self) -> Self:
         return self
@@ -192,17 +262,21 @@ class SqliteWriter:
         self.rollout = rollout
         self._key = key
         self._epoch = epoch
+        self._released = False
 
     def commit(self, state: bytes, rows: Iterable[Row] = (), blobs: Mapping[str, bytes] | None = None) -> None:
         """Write the state, rows and blobs in one transaction, durable on return."""
         store, rows = self._store, list(iterate(rows))
+        if self._released:
+            raise RolloutBusy("the right to write the rollout was given back", rollout=self.rollout)
         with store._transaction():
             done = store._db.execute(
                 "UPDATE rollouts SET state = ?, digest = ? WHERE key = ? AND epoch = ?",
                 (state, row_digest(self.rollout, state_row(state)), self._key, self._epoch),
             )
             if done.rowcount != 1:
-                raise RolloutBusy("another writer has taken the rollout over", rollout=self.rollout)
+                (writer,) = store._one("SELECT writer FROM rollouts WHERE key = ?", self._key)
+                raise RolloutBusy(f"another writer has taken the rollout over: {writer}", rollout=self.rollout)
             store._db.executemany(
                 "INSERT OR IGNORE INTO blobs (digest, data) VALUES (?, ?)",
                 ((bytes.fromhex(digest), data) for digest, data in (blobs or {}).items()),
@@ -215,7 +289,38 @@ class SqliteWriter:
 
     def release(self) -> None:
         """Give the right back."""
-        locks.release(self._store.lock_path, self._key)
+        if not self._released:
+            self._released = True
+            self._store._give_back(self._key)
+
+
+_stores: weakref.WeakSet[SqliteStore] = weakref.WeakSet()
+_forking: list[SqliteStore] = []
+
+
+def _before_fork() -> None:
+    """Leave no SQLite connection open across a fork.
+
+    SQLite counts its file locks per process, and a child inherits the counts without the locks: what the child then
+    commits through a connection of its own can be lost. The parent connects again at its next use.
+    """
+    for store in list(_stores):
+        store._lock.acquire()
+        _forking.append(store)
+        store._leave()
+
+
+def _after_fork() -> None:
+    while _forking:
+        _forking.pop()._lock.release()
+
+
+os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork)
+
+
+def _lenient_text(data: bytes) -> str:
+    """Text that is no UTF-8 is damage, to be found by its digest or to be shown."""
+    return data.decode("utf-8", "surrogateescape")
 
 
 def _whoami() -> str:
@@ -228,6 +333,8 @@ def _clear_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except sqlite3.OperationalError as error:
+        raise StoreError(f"{path}: {error}") from error
+    except (sqlite3.ProgrammingError, sqlite3.DataError, sqlite3.NotSupportedError) as error:
         raise StoreError(f"{path}: {error}") from error
     except sqlite3.DatabaseError as error:
         raise CorruptRecord(f"{path} is damaged or no SQLite database: {error}") from error

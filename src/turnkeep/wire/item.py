@@ -5,6 +5,7 @@ nothing, so that a newer server loses nothing.
 """
 
 from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from turnkeep.errors import MalformedItem
@@ -23,7 +24,8 @@ type Kind = Literal["text", "reasoning", "tool_call"]
 class Item(Mapping[str, Any]):
     """One element of a Responses API `output` or `input` list, immutable and equal to its plain JSON form.
 
-    Members read as fresh plain values; the training arrays are also there as read-only NumPy arrays, in `arrays`.
+    Members read as fresh plain values; the numeric arrays among them, of any name (token ids, log probs, routed
+    experts, and what trainers add), are also there as read-only NumPy arrays, in `arrays`.
     """
 
     __slots__ = ("_members", "arrays")
@@ -31,17 +33,25 @@ class Item(Mapping[str, Any]):
     _members: dict[str, bytes | None]
     """Each member's JSON text, None where `arrays` holds it."""
     arrays: Mapping[str, "Array"]
-    """Training fields as read-only arrays in the narrowest exact dtype, by name. What no array holds stays JSON."""
+    """Numeric members as read-only arrays in the narrowest exact dtype, by name. What no array holds stays JSON."""
 
     def __init__(self, members: Mapping[str, Any], arrays: Mapping[str, "Array"] | None = None) -> None:
-        """Take a JSON object; `arrays` gives members as arrays already made, whatever `members` holds for them."""
+        """Take a JSON object; `arrays` gives members as arrays already made, whatever `members` holds for them.
+
+        They become read-only. Raises ValueError where a member cannot be written as JSON.
+        """
+        for name in members:
+            if not isinstance(name, str):
+                raise ValueError(f"the member name {name!r} is no string")
         given = dict(arrays or {})
         found = {
             name: array
-            for name in TRAINING_FIELDS
-            if name in members and name not in given and (array := to_array(members[name])) is not None
+            for name, value in members.items()
+            if name not in given and (array := to_array(value)) is not None
         }
-        self.arrays = {**given, **found}
+        for array in given.values():
+            array.flags.writeable = False
+        self.arrays = MappingProxyType({**given, **found})
         self._members = {name: None if name in self.arrays else dumps(value) for name, value in members.items()}
 
     def __getitem__(self, name: str) -> Any:
@@ -100,9 +110,9 @@ class Item(Mapping[str, Any]):
     def wire_without_training(self) -> bytes:
         """`wire` less the training fields (contract 7.8)."""
         return _object_text(
-            (name, without_nulls(text))
+            (name, without_nulls(self._text(name)))
             for name, text in self._members.items()
-            if text is not None and text != b"null" and name not in TRAINING_FIELDS
+            if text != b"null" and name not in TRAINING_FIELDS
         )
 
     def _text(self, name: str) -> bytes:

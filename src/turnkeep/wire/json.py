@@ -15,8 +15,17 @@ from typing import Any, NamedTuple
 type Json = bool | int | float | str | list[Json] | dict[str, Json] | None
 
 DEEPEST = 500
-"""Levels of nesting that are read and written; more is an error on every Python, rather than a crash on some."""
-_BRACKETS = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|[\[\]{}]', re.DOTALL)
+"""Levels of nesting that are taken in; more is an error on every Python, rather than a crash on some."""
+ARCHIVED_DEEPEST = DEEPEST + 10
+"""Levels of a turn's JSON form, which stands around its items."""
+DEEPEST_TURN = DEEPEST + 10
+"""Levels of a turn's JSON form: an item that was taken in stands inside it."""
+_SURELY_WRITABLE = 2_000
+"""Bits of an integer that Python writes under any limit of digits."""
+_WRAPPING = 50
+"""Levels that our own documents may put around what was taken in."""
+_BRACKETS = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[\[\]{}]', re.DOTALL)
+"""A whole string or a bracket; linear in text that breaks off too, since what was matched is not tried again."""
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
@@ -61,15 +70,15 @@ def render_path(path: tuple[str | int, ...]) -> str:
     return text.lstrip(".") or "the top"
 
 
-def loads(data: bytes | str) -> Any:
-    """Parse JSON text exactly.
+def loads(data: bytes | str, deepest: int = DEEPEST + _WRAPPING) -> Any:
+    """Parse JSON text exactly, nested at most `deepest` levels.
 
     Raises NotJson where the text is no JSON, and InexactJson where it is but holds a duplicate key, NaN, an infinity, a
     float beyond float64 or an integer beyond Python's digit limit.
     """
     text = _text(data)
-    if _too_deep(text):
-        raise NotJson(f"nested deeper than {DEEPEST} levels")
+    if _is_deeper(text, deepest):
+        raise NotJson(f"nested deeper than {deepest} levels")
     try:
         return json.loads(text, object_pairs_hook=_object, parse_constant=_refuse, parse_float=_float)
     except _Fast as fast:
@@ -91,20 +100,21 @@ def loads(data: bytes | str) -> Any:
 
 def _text(data: bytes | str) -> str:
     if isinstance(data, str):
-        return data
+        # a half of a pair may stand beside the other's escape: escaped, they are read as the one character they are
+        return data if _SURROGATE.search(data) is None else data.translate(_ESCAPES)
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
         raise NotJson(f"not UTF-8 at byte {error.start}") from None
 
 
-def _too_deep(text: str) -> bool:
-    if text.count("[") + text.count("{") <= DEEPEST:
+def _is_deeper(text: str, deepest: int) -> bool:
+    if text.count("[") + text.count("{") <= deepest:
         return False
     depth = 0
     for token in _BRACKETS.finditer(text):
         depth += (token[0] in "[{") - (token[0] in "]}")
-        if depth > DEEPEST:
+        if depth > deepest:
             return True
     return False
 
@@ -221,30 +231,53 @@ def merge_surrogates(text: str) -> str:
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
 
 
-def find_unwritable(value: Any) -> Fault | None:
-    """The first place in `value` that JSON cannot hold, or None. A key that is no string counts: `dumps` coerces it."""
+def find_unwritable(value: Any, deepest: int = DEEPEST) -> Fault | None:
+    """The first place in `value` that JSON cannot hold, or None.
+
+    A key that is no string counts, since `dumps` coerces it, and so do two keys that a JSON reader takes for one.
+    """
     stack: list[tuple[Any, tuple[str | int, ...], tuple[int, ...]]] = [(value, (), ())]
     while stack:
         node, path, within = stack.pop()
-        if node is None or isinstance(node, (str, bool, int)):
-            continue
-        if isinstance(node, float):
-            if not math.isfinite(node):
-                return Fault(path, f"{node} is no JSON number")
-            continue
-        if id(node) in within or len(within) >= DEEPEST:
-            return Fault(path, "a value that contains itself" if id(node) in within else "nested too deeply")
         if isinstance(node, Mapping):
-            for key in node:
-                if not isinstance(key, str):
-                    return Fault(path, f"the key {key!r} is no string")
             members: list[tuple[Any, Any]] = list(node.items())
+            reason = _why_no_object(node)
         elif isinstance(node, (list, tuple)):
-            members = list(enumerate(node))
+            members, reason = list(enumerate(node)), None
         else:
-            return Fault(path, f"JSON cannot hold a {type(node).__name__}")
+            members, reason = [], _why_no_leaf(node)
+        if members and (id(node) in within or len(within) >= deepest):
+            reason = "a value that contains itself" if id(node) in within else "nested too deeply"
+        if reason is not None:
+            return Fault(path, reason)
         stack.extend((member, (*path, key), (*within, id(node))) for key, member in reversed(members))
     return None
+
+
+def _why_no_object(node: Mapping[Any, Any]) -> str | None:
+    for key in node:
+        if not isinstance(key, str):
+            return f"the key {key!r} is no string"
+    return None if len(set(map(merge_surrogates, node))) == len(node) else "two keys that JSON would read as one"
+
+
+def _why_no_leaf(node: Any) -> str | None:
+    if node is None or isinstance(node, (str, bool)):
+        return None
+    if isinstance(node, int):
+        fits = node.bit_length() <= _SURELY_WRITABLE or _is_writable(node)
+        return None if fits else "an integer beyond Python's limit of digits"
+    if isinstance(node, float):
+        return None if math.isfinite(node) else f"{node} is no JSON number"
+    return f"JSON cannot hold a {type(node).__name__}"
+
+
+def _is_writable(number: int) -> bool:
+    try:
+        str(number)
+    except ValueError:  # sys.get_int_max_str_digits
+        return False
+    return True
 
 
 def same(one: Any, other: Any) -> bool:

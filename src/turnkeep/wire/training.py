@@ -21,6 +21,9 @@ REQUIRED = ("prompt_token_ids", "generation_token_ids", "generation_log_probs")
 ROUTES = "routed_experts"
 TRAINING_FIELDS = (*REQUIRED, ROUTES)
 
+MOST_DIMENSIONS = 8
+"""Arrays of a higher rank stay plain JSON."""
+
 _UNSIGNED = ("uint8", "uint16", "uint32", "uint64")
 _SIGNED = ("int8", "int16", "int32", "int64")
 
@@ -28,14 +31,21 @@ _SIGNED = ("int8", "int16", "int32", "int64")
 def to_array(value: object) -> "Array | None":
     """`value` as an array in the narrowest dtype that holds it exactly, or None where only plain JSON does.
 
-    Integers of at most 64 bits in a full rectangle of any rank become the narrowest of uint8 to uint64 (int8 to int64
-    where one is negative); a list of floats becomes float64. Everything else (empty, ragged, mixed, larger) is None.
+    Integers of at most 64 bits in a full rectangle of rank 1 to 8 become the narrowest of uint8 to uint64 (int8 to
+    int64 where one is negative), floats become float64. Everything else (empty, ragged, mixed, larger) is None.
     """
-    if not isinstance(value, list) or not value:
+    if not isinstance(value, list):
+        return None
+    leaf: object = value
+    while isinstance(leaf, list) and leaf:
+        leaf = leaf[0]
+    if type(leaf) not in (int, float):
         return None
     shape, flat = _rectangle(value)
+    if len(shape) > MOST_DIMENSIONS:
+        return None
     kinds = set(map(type, flat))
-    if kinds == {float} and len(shape) == 1:
+    if kinds == {float}:
         dtype: str | None = "float64"
     elif kinds == {int}:
         dtype = _narrowest(min(flat), max(flat))

@@ -1,0 +1,28 @@
+"""Versioned documents: every one that is written says its format and its version, and is checked for both when read."""
+
+from typing import Any
+
+from turnkeep.errors import ArchiveError, UnsupportedVersion
+from turnkeep.wire.json import InexactJson, NotJson, dumps, loads
+
+
+def write_document(form: str, version: int, members: dict[str, Any]) -> bytes:
+    """The members as a document of a format and version."""
+    return dumps({"format": form, "version": version, **members})
+
+
+def read_document(document: bytes, form: str, version: int) -> dict[str, Any]:
+    """The members of a document, without its format and version.
+
+    Raises UnsupportedVersion, which says the number, for another version, ArchiveError for anything else.
+    """
+    try:
+        value = loads(document)
+    except (NotJson, InexactJson) as error:
+        raise ArchiveError(f"a {form} document cannot be read: {error}") from None
+    if not isinstance(value, dict) or value.pop("format", None) != form:
+        raise ArchiveError(f"this is no {form} document")
+    found = value.pop("version", None)
+    if type(found) is not int or found != version:
+        raise UnsupportedVersion(f"a {form} document of version {found}; this turnkeep knows version {version}")
+    return value
