@@ -28,6 +28,7 @@ from turnkeep.nooa.request import request_params, usage_counts
 from turnkeep.rollout.policy import PolicyClient
 from turnkeep.rollout.record import Rollout
 from turnkeep.rollout.rerun import MadeUpIds
+from turnkeep.wire.json import InexactJson, loads
 
 PROVEN_VERSIONS = ("0.0.10",)
 """The nooa versions that the tests of this adapter were run on; with another, `tests/nooa/test_version.py` says what to
@@ -107,15 +108,22 @@ class TurnkeepLLM(nooa_llm.UnifiedLLM):  # type: ignore[misc]
         self._attach_caller(messages)
         try:
             params = request_params(tools, output_model, options)
-            turn = await self.policy.call(self._history(messages), params)
+            turn, call = await self.policy.answer(self._history(messages), params)
         except Exception as error:
             self._record(error)
             raise
         self._turns[turn.digest] = turn
         archive = dumps_turn(turn) if self.embed == "archive" else None
         current.set(Flight(turn, self.rollout.id, archive, bool(tools)))
-        parsed = None if output_model is None else parse_output(turn, None, output_model)
+        parsed = None if output_model is None else parse_output(turn, self._response_object(call), output_model)
         return _response(turn, parsed)
+
+    def _response_object(self, call: int) -> Any:
+        """The Responses object of a call, from its evidence: it shows a refusal also where the turn has no natives."""
+        try:
+            return loads(self.rollout.response(call) or b"null")
+        except InexactJson as error:  # a training field that is malformed, under on_malformed="gap"
+            return error.value
 
     def call(self, messages: list[Any], tools: Any = None, output_model: Any = None, **options: Any) -> Any:
         """`acall`, for callers outside an event loop. NOOA's runtime never calls it."""

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from types import MappingProxyType, TracebackType
-from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NoReturn, Self
 
 from turnkeep.errors import (
     ConfigurationError,
@@ -41,6 +41,13 @@ _log = logging.getLogger("turnkeep")
 RETRIED = frozenset({408, 425, 429, *range(500, 600)})
 """HTTP statuses after which a call is tried again."""
 _LONGEST_WAIT = 60.0
+
+
+class Answer(NamedTuple):
+    """A policy's turn, and the number of the policy call that it came from: the key of its evidence in the rollout."""
+
+    turn: Turn
+    call: int
 
 
 class PolicyClient:
@@ -87,6 +94,10 @@ class PolicyClient:
         (nothing charged), BudgetExhausted (nothing sent), TransportFailure, MalformedItem, UnsupportedClientCall; the
         rollout knows of each.
         """
+        return (await self.answer(history, params)).turn
+
+    async def answer(self, history: Iterable[Entry], params: Mapping[str, Any] | None = None) -> Answer:
+        """`call`, with the number of the policy call beside the turn."""
         try:
             prepared, gaps = self._prepare(history, params or {})
         except PreparationFailure as error:
@@ -99,10 +110,10 @@ class PolicyClient:
             number = self.rollout.begin_call(record, blobs, gaps)
         elif not recorded.in_flight:
             self.rollout.add_gaps(gaps)
-            return self._answer_again(recorded)
+            return Answer(self._answer_again(recorded), recorded.number)
         else:  # it was in flight when the process died: sent again, under its first charge
             number, body = recorded.number, prepared.body()
-        return self._take(number, await self._exchange(number, body))
+        return Answer(self._take(number, await self._exchange(number, body)), number)
 
     def _prepare(self, history: Iterable[Entry], params: Mapping[str, Any]) -> tuple[Prepared, tuple[Gap, ...]]:
         request = project(history, self.rollout.scope)
