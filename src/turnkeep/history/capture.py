@@ -8,6 +8,7 @@ from turnkeep.history.scope import Scope, scope_text
 from turnkeep.history.turn import PART_TYPES, PUBLIC_FIELDS, Part, Turn
 from turnkeep.wire.item import CLIENT_CALLS, Item, Readable, read_item
 from turnkeep.wire.json import DEEPEST, Fault, InexactJson, NotJson, dumps, find_unwritable, loads
+from turnkeep.wire.scan import loads_body
 from turnkeep.wire.training import TRAINING_FIELDS, check_training
 
 
@@ -64,7 +65,7 @@ def _parse(body: bytes | str | Mapping[str, Any]) -> tuple[Any, Sequence[Fault]]
             return body, [fault]
         body = dumps(body)
     try:
-        return loads(body, DEEPEST), ()
+        return loads_body(body) if isinstance(body, bytes) else loads(body, DEEPEST), ()
     except InexactJson as error:
         return error.value, error.faults
 
@@ -90,7 +91,7 @@ def _in_training(fault: Fault) -> bool:
 def _checked(members: Any, index: int) -> tuple[Readable, Item]:
     readable = _readable(members, index)
     item = Item(members)
-    check_training(members, item.arrays, index)
+    check_training(item, item.arrays, index)
     return readable, item
 
 

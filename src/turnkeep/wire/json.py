@@ -9,7 +9,7 @@ equal bytes. RFC 8259 is the grammar; a byte order mark is not JSON here.
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 type Json = bool | int | float | str | list[Json] | dict[str, Json] | None
@@ -18,8 +18,6 @@ DEEPEST = 500
 """Levels of nesting that are taken in; more is an error on every Python, rather than a crash on some."""
 ARCHIVED_DEEPEST = DEEPEST + 10
 """Levels of a turn's JSON form, which stands around its items."""
-DEEPEST_TURN = DEEPEST + 10
-"""Levels of a turn's JSON form: an item that was taken in stands inside it."""
 _SURELY_WRITABLE = 2_000
 """Bits of an integer that Python writes under any limit of digits."""
 _WRAPPING = 50
@@ -96,6 +94,28 @@ def loads(data: bytes | str, deepest: int = DEEPEST + _WRAPPING) -> Any:
     if not faults:  # pragma: no cover - both passes follow the same rules
         raise NotJson(reason)
     raise InexactJson(value, faults)
+
+
+def loads_holes(data: bytes, fillings: Iterator[Any], deepest: int) -> Any:
+    """Parse text in which the token `Infinity` stands for values that are at hand, in order.
+
+    Raises ValueError where anything is wrong; the caller then reads the whole text, which says what.
+    """
+    text = _text(data)
+    if _is_deeper(text, deepest):
+        raise ValueError("nested too deeply")
+    fill = _Filler(fillings)
+    return json.loads(text, object_pairs_hook=_object, parse_constant=fill, parse_float=_float)
+
+
+class _Filler:
+    """Gives the next value for each hole."""
+
+    def __init__(self, values: Iterator[Any]) -> None:
+        self._values = values
+
+    def __call__(self, name: str) -> Any:
+        return next(self._values) if name == "Infinity" else _refuse(name)
 
 
 def _text(data: bytes | str) -> str:
@@ -218,6 +238,8 @@ _ESCAPES = _Escapes()
 def _plain(value: Any) -> Any:
     if isinstance(value, Mapping):
         return dict(value)
+    if hasattr(value, "tolist"):  # a NumPy array
+        return value.tolist()
     raise TypeError(f"JSON cannot hold a {type(value).__name__}")
 
 

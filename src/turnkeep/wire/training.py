@@ -7,9 +7,10 @@ an opaque string envelope. Field names as in NeMo Gym's `TokenIDLogProbMixin`.
 
 from collections.abc import Mapping
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from turnkeep.errors import MalformedItem
+from turnkeep.wire.digits import MOST_DIMENSIONS, narrowest_dtype
 from turnkeep.wire.json import dumps
 
 if TYPE_CHECKING:
@@ -21,19 +22,16 @@ REQUIRED = ("prompt_token_ids", "generation_token_ids", "generation_log_probs")
 ROUTES = "routed_experts"
 TRAINING_FIELDS = (*REQUIRED, ROUTES)
 
-MOST_DIMENSIONS = 8
-"""Arrays of a higher rank stay plain JSON."""
-
-_UNSIGNED = ("uint8", "uint16", "uint32", "uint64")
-_SIGNED = ("int8", "int16", "int32", "int64")
-
 
 def to_array(value: object) -> "Array | None":
     """`value` as an array in the narrowest dtype that holds it exactly, or None where only plain JSON does.
 
-    Integers of at most 64 bits in a full rectangle of rank 1 to 8 become the narrowest of uint8 to uint64 (int8 to
-    int64 where one is negative), floats become float64. Everything else (empty, ragged, mixed, larger) is None.
+    An array stays what it is. Integers of at most 64 bits in a full rectangle of rank 1 to 8 become the narrowest of
+    uint8 to uint64 (int8 to int64 where one is negative), floats become float64. Everything else (empty, ragged, mixed,
+    larger) is None.
     """
+    if hasattr(value, "dtype"):
+        return cast("Array", value)
     if not isinstance(value, list):
         return None
     leaf: object = value
@@ -48,7 +46,7 @@ def to_array(value: object) -> "Array | None":
     if kinds == {float}:
         dtype: str | None = "float64"
     elif kinds == {int}:
-        dtype = _narrowest(min(flat), max(flat))
+        dtype = narrowest_dtype(min(flat), max(flat))
     else:
         return None
     if dtype is None:
@@ -69,13 +67,11 @@ def _rectangle(value: list[Any]) -> tuple[tuple[int, ...], list[Any]]:
     return tuple(shape), flat
 
 
-def _narrowest(low: int, high: int) -> str | None:
-    for bits, unsigned, signed in zip((8, 16, 32, 64), _UNSIGNED, _SIGNED, strict=True):
-        if low >= 0 and high < 1 << bits:
-            return unsigned
-        if low < 0 and -(1 << bits - 1) <= low and high < 1 << bits - 1:
-            return signed
-    return None
+def is_finite(array: "Array") -> bool:
+    """Whether an array holds neither NaN nor an infinity."""
+    import numpy as np
+
+    return bool(np.isfinite(array).all())
 
 
 def array_text(array: "Array") -> bytes:
@@ -98,7 +94,7 @@ def check_training(members: Mapping[str, Any], arrays: Mapping[str, "Array"], it
     `arrays` are those of the fields that `to_array` could hold: they are checked without a Python loop. Raises
     MalformedItem at the first field that breaks a rule, naming it and, in an array, the index.
     """
-    present = [name for name in TRAINING_FIELDS if members.get(name) is not None]
+    present = [name for name in TRAINING_FIELDS if name in arrays or members.get(name) is not None]
     if not present:
         return
     for name in REQUIRED:
@@ -109,13 +105,15 @@ def check_training(members: Mapping[str, Any], arrays: Mapping[str, "Array"], it
             _check_elements(members[name], name, item, _is_id, "a non-negative integer")
     if not (REQUIRED[2] in arrays and arrays[REQUIRED[2]].ndim == 1):
         _check_elements(members[REQUIRED[2]], REQUIRED[2], item, _is_number, "a number")
-    generated, scored = len(members[REQUIRED[1]]), len(members[REQUIRED[2]])
+    generated, scored = (len(arrays[name] if name in arrays else members[name]) for name in REQUIRED[1:])
     if generated != scored:
         raise MalformedItem(f"{generated} generation ids but {scored} log probs", item=item, field=REQUIRED[2])
-    if ROUTES in present and not isinstance(members[ROUTES], str):
-        routes = arrays.get(ROUTES)
-        if routes is None or routes.ndim != 3 or routes.dtype.kind not in "iu" or routes.min() < -1:
+    if ROUTES in arrays:
+        routes = arrays[ROUTES]
+        if routes.ndim != 3 or routes.dtype.kind not in "iu" or routes.min() < -1:
             _check_routes(members[ROUTES], item)
+    elif ROUTES in present and not isinstance(members[ROUTES], str):
+        _check_routes(members[ROUTES], item)
 
 
 def _is_id(value: object) -> bool:
