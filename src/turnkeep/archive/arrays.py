@@ -12,7 +12,7 @@ An array's bytes are C-contiguous and little-endian.
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from turnkeep.archive.documents import read_document, write_document
+from turnkeep.archive.documents import expecting, read_document, write_document
 from turnkeep.archive.json_form import from_skeleton, to_skeleton
 from turnkeep.errors import CorruptRecord, TurnkeepError
 from turnkeep.history.turn import Turn
@@ -55,14 +55,16 @@ def read_turn_document(document: bytes) -> dict[str, Any]:
 def attach(document: Mapping[str, Any], blob: Callable[[str], bytes | None]) -> Turn:
     """The turn of a document, its arrays fetched by digest.
 
-    Raises CorruptRecord that names the field of an array that is missing or not what was written.
+    Raises CorruptRecord that names the field of an array that is missing or not what was written, ArchiveError where
+    the document lacks what its version has.
     """
-    form = document["turn"]
-    arrays: tuple[dict[str, Array], ...] = tuple({} for _ in form["parts"])
-    for ref in document["arrays"]:
-        arrays[ref["part"]][ref["field"]] = _array(ref, blob)
-    turn = from_skeleton(form, arrays)
-    if turn.digest != document["digest"]:
+    with expecting(FORMAT):
+        form, digest = document["turn"], document["digest"]
+        arrays: tuple[dict[str, Array], ...] = tuple({} for _ in form["parts"])
+        for ref in document["arrays"]:
+            arrays[ref["part"]][ref["field"]] = _array(ref, blob)
+        turn = from_skeleton(form, arrays)
+    if turn.digest != digest:
         raise CorruptRecord("the turn is not what was written: its digest differs")
     return turn
 
@@ -77,5 +79,8 @@ def _array(ref: Mapping[str, Any], blob: Callable[[str], bytes | None]) -> "Arra
         raise CorruptRecord(error.message, **place) from error
     if data is None:
         raise CorruptRecord("the array's bytes are missing", **place)
-    dtype = np.dtype(ref["dtype"]).newbyteorder("<")
-    return np.frombuffer(data, dtype=dtype).reshape(ref["shape"]).astype(ref["dtype"], copy=False)
+    try:
+        dtype = np.dtype(ref["dtype"]).newbyteorder("<")
+        return np.frombuffer(data, dtype=dtype).reshape(ref["shape"]).astype(ref["dtype"], copy=False)
+    except (TypeError, ValueError) as error:
+        raise CorruptRecord(f"the array's bytes are not of its dtype and shape: {error}", **place) from None

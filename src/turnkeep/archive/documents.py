@@ -1,8 +1,10 @@
 """Versioned documents: every one that is written says its format and its version, and is checked for both when read."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
-from turnkeep.errors import ArchiveError, UnsupportedVersion
+from turnkeep.errors import ArchiveError, TurnkeepError, UnsupportedVersion
 from turnkeep.wire.json import InexactJson, NotJson, dumps, loads
 
 
@@ -26,3 +28,14 @@ def read_document(document: bytes, form: str, version: int) -> dict[str, Any]:
     if type(found) is not int or found != version:
         raise UnsupportedVersion(f"a {form} document of version {found}; this turnkeep knows version {version}")
     return value
+
+
+@contextmanager
+def expecting(form: str) -> Iterator[None]:
+    """Turn what goes wrong while a document's members are taken apart into an ArchiveError."""
+    try:
+        yield
+    except TurnkeepError:
+        raise
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
+        raise ArchiveError(f"a {form} document does not hold what its version has: {error!r}") from error

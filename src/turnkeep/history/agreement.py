@@ -16,13 +16,14 @@ def replays_natively(turn: Turn, scope: str | None) -> bool:
 def disagreement(turn: Turn) -> str | None:
     """Why the turn's parts do not agree with their native items, or None where all do."""
     if "disagreement" not in turn._cache:
-        found = ((index, _part_disagreement(part)) for index, part in enumerate(turn.parts))
+        found = ((index, part_disagreement(part)) for index, part in enumerate(turn.parts))
         turn._cache["disagreement"] = next((f"part {index}: {why}" for index, why in found if why), None)
     why: str | None = turn._cache["disagreement"]
     return why
 
 
-def _part_disagreement(part: Part) -> str | None:
+def part_disagreement(part: Part) -> str | None:
+    """Why one part does not agree with its native item, or None where it does."""
     if part.native is None:
         return "it has no native item"
     # blocks that are numbers are no blocks: in the skeleton they would read as absent

@@ -1,15 +1,19 @@
 """Capture: a model server's response becomes a turn (contract section 1)."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from turnkeep.errors import MalformedItem, TransportFailure, UnsupportedClientCall
 from turnkeep.history.scope import Scope, scope_text
-from turnkeep.history.turn import PART_TYPES, PUBLIC_FIELDS, Part, Turn
+from turnkeep.history.turn import PART_TYPES, PUBLIC_FIELDS, Hole, Part, Received, Turn
 from turnkeep.wire.item import CLIENT_CALLS, Item, Readable, read_item
 from turnkeep.wire.json import DEEPEST, Fault, InexactJson, NotJson, dumps, find_unwritable, loads
-from turnkeep.wire.scan import loads_body
+from turnkeep.wire.scan import Cut, fill_in, scan_body, take_out
 from turnkeep.wire.training import TRAINING_FIELDS, check_training
+
+if TYPE_CHECKING:
+    from turnkeep.wire.training import Array
 
 
 def capture(body: bytes | str | Mapping[str, Any], scope: Scope | str | None = None) -> Turn:
@@ -18,11 +22,11 @@ def capture(body: bytes | str | Mapping[str, Any], scope: Scope | str | None = N
     `body` is the response as received, or the parsed object. Raises TransportFailure where it is no Responses object,
     MalformedItem where an item breaks contract 1.5 or 1.6, UnsupportedClientCall for a call nobody here can answer.
     """
-    response, faults = read_response(body)
-    if faults:
-        raise response_fault(faults[0])
-    parts = tuple(_part(*_checked(members, index)) for index, members in enumerate(response["output"]))
-    _refuse_client_calls(response["output"])
+    response = _read_response(body)
+    if response.faults:
+        raise response_fault(response.faults[0])
+    parts = tuple(_part(*_checked(members, index)) for index, members in enumerate(response.value["output"]))
+    _refuse_client_calls(response.value["output"])
     return _turn(response, parts, scope)
 
 
@@ -31,43 +35,68 @@ def capture_without_native(body: bytes | str | Mapping[str, Any], scope: Scope |
 
     Raises as `capture` does where the fault reaches what a person can read, since then no turn can be made of it.
     """
-    response, faults = read_response(body)
-    for fault in faults:
+    response = _read_response(body)
+    for fault in response.faults:
         if not _in_training(fault):
             raise response_fault(fault)
-    parts = tuple(_part(_readable(members, index), None) for index, members in enumerate(response["output"]))
-    _refuse_client_calls(response["output"])
+    parts = tuple(_part(_readable(members, index), None) for index, members in enumerate(response.value["output"]))
+    _refuse_client_calls(response.value["output"])
     return _turn(response, parts, scope)
 
 
-def read_response(body: bytes | str | Mapping[str, Any]) -> tuple[dict[str, Any], Sequence[Fault]]:
-    """The Responses object, and what is wrong inside its output items (None standing there in the object).
+def capture_again(received: Received, arrays: "Sequence[Array]", scope: str | None) -> Turn:
+    """The turn of a body that was captured before, from its pieces and the arrays for its holes.
+
+    Raises as `capture` does; a body that was captured once raises nothing.
+    """
+    value = fill_in(received.pieces, arrays) if arrays else loads(received.pieces[0], DEEPEST)
+    parts = tuple(_part(_readable(members, index), Item(members)) for index, members in enumerate(value["output"]))
+    return replace(_turn(_Response(value, ()), parts, scope), received=received)
+
+
+class _Response(NamedTuple):
+    """A Responses object, what is wrong inside its output items (None standing there), and the text it came as."""
+
+    value: dict[str, Any]
+    faults: Sequence[Fault]
+    body: bytes | None = None
+    cuts: Sequence[Cut] = ()
+
+
+def _read_response(body: bytes | str | Mapping[str, Any]) -> _Response:
+    """The Responses object of a body.
 
     Raises TransportFailure where it is no Responses object, or where something is wrong outside the items.
     """
     raw = body if isinstance(body, bytes) else None
     try:
-        value, faults = _parse(body)
+        response = _parse(body)
     except NotJson as error:
         raise TransportFailure(f"the response is no JSON: {error}", body=raw) from None
-    if not isinstance(value, dict) or not isinstance(value.get("output"), list):
+    if not isinstance(response.value, dict) or not isinstance(response.value.get("output"), list):
         raise TransportFailure("the response is no Responses object: it has no list of output items", body=raw)
-    for fault in faults:
+    for fault in response.faults:
         if isinstance(whole := response_fault(fault, raw), TransportFailure):
             raise whole
-    return value, faults
+    return response
 
 
-def _parse(body: bytes | str | Mapping[str, Any]) -> tuple[Any, Sequence[Fault]]:
-    if not isinstance(body, (bytes, str)):
+def _parse(body: bytes | str | Mapping[str, Any]) -> _Response:
+    if isinstance(body, bytes):
+        try:
+            value, cuts = scan_body(body)
+            return _Response(value, (), body, cuts)
+        except InexactJson as error:
+            return _Response(error.value, error.faults, body)  # type: ignore[arg-type] # the caller looks
+    if not isinstance(body, str):
         fault = find_unwritable(body)
         if fault is not None:
-            return body, [fault]
-        body = dumps(body)
+            return _Response(body, [fault])  # type: ignore[arg-type] # the caller looks
+        body = dumps(body).decode()
     try:
-        return loads_body(body) if isinstance(body, bytes) else loads(body, DEEPEST), ()
+        return _Response(loads(body, DEEPEST), ())
     except InexactJson as error:
-        return error.value, error.faults
+        return _Response(error.value, error.faults)  # type: ignore[arg-type] # the caller looks
 
 
 def response_fault(fault: Fault, body: bytes | None = None) -> MalformedItem | TransportFailure:
@@ -112,13 +141,23 @@ def _part(readable: Readable, native: Item | None) -> Part:
     return PART_TYPES[readable.kind](**fields, native=native)
 
 
-def _turn(response: dict[str, Any], parts: tuple[Part, ...], scope: Scope | str | None) -> Turn:
-    rest = {
-        "usage": response.get("usage"),
-        "model_name": response.get("model"),
-        "response_id": response.get("id"),
+def _turn(response: _Response, parts: tuple[Part, ...], scope: Scope | str | None) -> Turn:
+    value = response.value
+    rest = {"usage": value.get("usage"), "model_name": value.get("model"), "response_id": value.get("id")}
+    received = None if response.body is None else _received(response.body, response.cuts, parts)
+    return Turn(parts, scope_text(scope), finish_reason(value, parts), dumps(rest), received)
+
+
+def _received(body: bytes, cuts: Sequence[Cut], parts: Sequence[Part]) -> Received:
+    """The body in pieces around the arrays that the parts hold; an array of another spelling stays text."""
+    owners = {
+        id(array): (index, name)
+        for index, part in enumerate(parts)
+        for name, array in (part.native.arrays.items() if part.native else ())
     }
-    return Turn(parts, scope_text(scope), finish_reason(response, parts), dumps(rest))
+    kept = [cut for cut in cuts if cut.between is not None and id(cut.array) in owners]
+    holes = tuple(Hole(*owners[id(cut.array)], cut.between or b",") for cut in kept)
+    return Received(tuple(take_out(body, kept)), holes)
 
 
 def finish_reason(response: Mapping[str, Any], parts: Sequence[Part]) -> str:

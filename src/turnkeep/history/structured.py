@@ -44,7 +44,7 @@ def _validate(value: Any, schema: Any) -> Any:
 
 def _validate_schema(value: Any, schema: Mapping[str, Any]) -> Any:
     import jsonschema
-    import jsonschema_specifications  # type: ignore[import-untyped] # it has no stubs
+    import jsonschema_specifications
     import referencing.exceptions
 
     try:

@@ -5,11 +5,12 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from turnkeep.errors import ConfigurationError
 from turnkeep.wire.item import Item
 from turnkeep.wire.json import dumps, loads, merge_surrogates
+from turnkeep.wire.training import spell_array
 
 type FinishReason = str
 """`stop`, `tool_calls`, `length` or `error` (contract 1.8); archives of other runtimes may say something else."""
@@ -60,6 +61,21 @@ def public_fields(part: Part) -> dict[str, str]:
     return {name: getattr(part, name) for name in PUBLIC_FIELDS[part.kind]}
 
 
+class Hole(NamedTuple):
+    """A place in a received body where an array was: the part and member that hold it, the text between elements."""
+
+    part: int
+    field: str
+    between: bytes
+
+
+class Received(NamedTuple):
+    """A response's body as received, less the arrays that the turn's items hold: one piece more than holes."""
+
+    pieces: tuple[bytes, ...]
+    holes: tuple[Hole, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class Turn:
     """What one policy call added: parts in the order of the output items, the scope it was made under, and the rest.
@@ -72,6 +88,8 @@ class Turn:
     scope: str | None
     finish_reason: FinishReason
     rest: bytes = b"{}"
+    received: Received | None = field(default=None, compare=False, repr=False)
+    """The response's body, where the turn was captured from bytes and never changed since."""
     _cache: dict[str, Any] = field(default_factory=dict, init=False, compare=False, repr=False)
 
     @property
@@ -137,7 +155,19 @@ class Turn:
         if all(getattr(old, name) == value for name, value in changed.items()):
             return self
         new = PART_TYPES[old.kind](**{**public_fields(old), **changed}, native=None)
-        return replace(self, parts=(*self.parts[:part], new, *self.parts[part + 1 :]))
+        return replace(self, parts=(*self.parts[:part], new, *self.parts[part + 1 :]), received=None)
+
+    @property
+    def body(self) -> bytes | None:
+        """The body of the response byte for byte as received, or None where the turn was not captured from bytes."""
+        if self.received is None:
+            return None
+        pieces = [self.received.pieces[0]]
+        for hole, piece in zip(self.received.holes, self.received.pieces[1:], strict=True):
+            native = self.parts[hole.part].native
+            assert native is not None
+            pieces += [spell_array(native.arrays[hole.field], hole.between), piece]
+        return b"".join(pieces)
 
 
 def _digest(turn: Turn) -> str:

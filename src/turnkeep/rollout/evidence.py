@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from turnkeep.archive.documents import read_document, write_document
+from turnkeep.archive.documents import expecting, read_document, write_document
 from turnkeep.errors import CorruptRecord
 from turnkeep.history.projection import Entry, Form, Projected, RuntimeEntry, body_text, project_turn, withhold
 from turnkeep.history.turn import Turn
@@ -130,7 +130,8 @@ def history_of(record: RequestRecord, turn: Callable[[int], Turn], piece: Callab
             yield turn(ref)
         else:
             items = loads(b"[" + piece(ref) + b"]")
-            yield from items if form == "plain" else (_public(item, form) for item in items)
+            public = form in ("portable", "runtime")
+            yield from (_public(item, form) for item in items) if public else items
 
 
 def _public(item: dict[str, Any], form: Form) -> Entry:
@@ -167,17 +168,18 @@ def write_call(call: CallRecord) -> bytes:
 def read_call(document: bytes) -> CallRecord:
     """The call of a document. Raises ArchiveError, UnsupportedVersion."""
     value = read_document(document, FORMAT, VERSION)
-    request = value["request"]
-    return CallRecord(
-        number=value["number"],
-        request=RequestRecord(
-            tuple((form, ref) for form, ref in request["entries"]),
-            request["tail"],
-            request["sha256"],
-            request["length"],
-        ),
-        attempts=tuple(Attempt(a["error"], a["status"], a["body"]) for a in value["attempts"]),
-        response=value["response"],
-        turn=value["turn"],
-        failure=value["failure"],
-    )
+    with expecting(FORMAT):
+        request = value["request"]
+        return CallRecord(
+            number=value["number"],
+            request=RequestRecord(
+                tuple((form, ref) for form, ref in request["entries"]),
+                request["tail"],
+                request["sha256"],
+                request["length"],
+            ),
+            attempts=tuple(Attempt(a["error"], a["status"], a["body"]) for a in value["attempts"]),
+            response=value["response"],
+            turn=value["turn"],
+            failure=value["failure"],
+        )

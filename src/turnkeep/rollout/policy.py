@@ -199,10 +199,11 @@ class PolicyClient:
         headers = {"content-type": "application/json", "accept-encoding": "identity", **self._headers}
         if cookies := self.rollout.cookies:
             headers["cookie"] = "; ".join(f"{name}={value}" for name, value in cookies.items())
+        raw = [(name.encode(), value.encode("latin-1")) for name, value in headers.items()]
         received = bytearray()
         status = None
         try:
-            async with self._client().stream("POST", self.url, content=body, headers=headers) as response:
+            async with self._client().stream("POST", self.url, content=body, headers=raw) as response:
                 status = response.status_code
                 async for chunk in response.aiter_bytes():
                     received += chunk
@@ -210,7 +211,8 @@ class PolicyClient:
             timed_out = isinstance(error, httpx.TimeoutException) and not isinstance(error, httpx.ConnectTimeout)
             words = f"{type(error).__name__} from {self.url}: {error}".rstrip(": ")
             return Reply(words, status, bytes(received) if status else None, retry=not timed_out)
-        set_cookies = _set_cookies(response.headers.get_list("set-cookie"))
+        given = (value.decode("latin-1") for name, value in response.headers.raw if name.lower() == b"set-cookie")
+        set_cookies = _set_cookies(given)
         if 200 <= status < 300:
             return Reply(None, status, bytes(received), set_cookies)
         excerpt = received[:2000].decode("utf-8", "replace")

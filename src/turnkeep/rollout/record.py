@@ -94,11 +94,15 @@ class Rollout(RolloutView):
             return self._rerun
 
     def take_recorded_tool(self, name: str, arguments: bytes) -> dict[str, Any] | None:
-        """The first record not yet used of a tool marked `once` with these arguments, in a re-run; or None."""
+        """The first record not yet used of a tool marked `once` with these arguments, in a re-run; or None.
+
+        One without an output is not used up: it stands in the way until it is settled.
+        """
         with self._lock:
             for record in self._recorded_tools:
                 if record["name"] == name and dumps(record["arguments"]) == arguments:
-                    self._recorded_tools.remove(record)
+                    if record["state"] == "done":
+                        self._recorded_tools.remove(record)
                     return record
         return None
 
@@ -212,6 +216,9 @@ class Rollout(RolloutView):
             self._commit(
                 self._state, [Row("tools", number, write_document("turnkeep-tool", 1, {"number": number, **record}))]
             )
+            for recorded in self._recorded_tools:
+                if recorded["number"] == number:
+                    recorded.update(record)
 
     def _put_call(self, state: State, call: CallRecord, blobs: Mapping[str, bytes]) -> None:
         self._commit(state, [Row("calls", call.number, write_call(call))], blobs)

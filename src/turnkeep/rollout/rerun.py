@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
+from turnkeep.errors import ConfigurationError
 from turnkeep.history.turn import Turn
 from turnkeep.rollout.evidence import CallRecord, Prepared, Ref
 from turnkeep.wire.json import dumps, loads, same
@@ -30,9 +31,12 @@ class MadeUpIds:
     members: tuple[str, ...] = ()
 
     def regex(self) -> re.Pattern[bytes]:
-        """One expression for all of them, over JSON text."""
+        """One expression for all of them, over JSON text. Raises ConfigurationError."""
         members = (f'(?<="{re.escape(name)}":")[^"]*' for name in self.members)
-        return re.compile("|".join((*self.patterns, *members, "(?!)")).encode())
+        try:
+            return re.compile("|".join((*self.patterns, *members, "(?!)")).encode())
+        except re.error as error:
+            raise ConfigurationError(f"made-up ids need regular expressions: {error}", field="patterns") from None
 
 
 class _Shape(NamedTuple):
@@ -120,7 +124,7 @@ class Rerun:
     def _shape(self, digest: str, text: bytes | None = None) -> _Shape:
         if digest not in self._shapes:
             text = self._piece(digest) if text is None else text
-            ids = tuple(self._regex.findall(text))
+            ids = tuple(found[0] for found in self._regex.finditer(text))
             self._shapes[digest] = _Shape(sha256_hex(self._regex.sub(b"\0", text)), ids)
         return self._shapes[digest]
 

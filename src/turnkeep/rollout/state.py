@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
-from turnkeep.archive.documents import read_document, write_document
+from turnkeep.archive.documents import expecting, read_document, write_document
 from turnkeep.history.gaps import Gap
 
 FORMAT = "turnkeep-rollout"
@@ -52,6 +52,7 @@ def write_state(state: State) -> bytes:
 def read_state(document: bytes) -> State:
     """The state of a document. Raises ArchiveError, UnsupportedVersion."""
     value = read_document(document, FORMAT, VERSION)
-    value["gaps"] = tuple(Gap(*gap) for gap in value["gaps"])
-    value["cookies"] = tuple((name, cookie) for name, cookie in value["cookies"])
-    return State(**value)
+    with expecting(FORMAT):
+        value["gaps"] = tuple(Gap(*gap) for gap in value["gaps"])
+        value["cookies"] = tuple((name, cookie) for name, cookie in value["cookies"])
+        return State(**value)

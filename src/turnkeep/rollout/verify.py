@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from turnkeep.errors import TurnkeepError
-from turnkeep.history.agreement import disagreement
+from turnkeep.history.agreement import part_disagreement
 from turnkeep.history.capture import capture, capture_without_native
 from turnkeep.rollout.evidence import CallRecord
 from turnkeep.rollout.view import RolloutView
@@ -24,9 +24,9 @@ class Finding(NamedTuple):
 def verify_rollout(rollout: RolloutView) -> Iterator[Finding]:
     """What is wrong with a rollout, as it is found; nothing where all holds.
 
-    Rules: `corrupt` (bytes are not what was written), `disagreement` (a turn's public fields differ from its native
-    items), `history_differs` (a turn is not what its response makes), `request_differs` (a request cannot be rebuilt),
-    `response_missing`, `turn_missing` (a good response without its turn, where it is not the last call).
+    Rules: `corrupt` (bytes are not what was written, a request cannot be rebuilt), `disagreement` (a part differs from
+    its native item), `history_differs` (a turn is not what its response makes),
+    `response_missing` (a turn without the response that it was made of).
     """
     for number in range(rollout.turn_count):
         yield from _verify_turn(rollout, number)
@@ -44,10 +44,9 @@ def _verify_turn(rollout: RolloutView, number: int) -> Iterator[Finding]:
     except TurnkeepError as error:
         yield _corrupt(error)
         return
-    call = rollout.call_of_turn(number)
-    kept_malformed = call is not None and rollout.calls[call].failure is not None
-    if not kept_malformed and (why := disagreement(turn)) is not None:
-        yield Finding("disagreement", why, turn=number, call=call)
+    for index, part in enumerate(turn.parts):
+        if part.native is not None and (why := part_disagreement(part)) is not None:
+            yield Finding("disagreement", why, turn=number, call=rollout.call_of_turn(number), item=index)
 
 
 def _verify_call(rollout: RolloutView, call: CallRecord) -> Iterator[Finding]:
@@ -59,9 +58,7 @@ def _verify_call(rollout: RolloutView, call: CallRecord) -> Iterator[Finding]:
         yield _corrupt(error)
         return
     if call.turn is None:
-        if body is not None and call.failure is None and call.number < len(rollout.calls) - 1:
-            yield Finding("turn_missing", "a response was kept and no turn was made of it", call=call.number)
-        return
+        return  # failed, in flight, or answered when the process died: a re-run makes the turn
     if body is None:
         yield Finding("response_missing", "a turn without the response it was made of", call.turn, call.number)
         return
@@ -71,7 +68,7 @@ def _verify_call(rollout: RolloutView, call: CallRecord) -> Iterator[Finding]:
         return  # reported with the turn
     make = capture if call.failure is None else capture_without_native
     try:
-        same = make(body, rollout.scope).digest == kept.digest
+        same = make(body, kept.scope).digest == kept.digest
     except TurnkeepError as error:
         yield Finding("history_differs", f"the response makes no turn: {error.message}", call.turn, call.number)
         return

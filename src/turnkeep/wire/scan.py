@@ -1,18 +1,19 @@
 """Reading a response body in one scan: numeric arrays go to NumPy, the rest stays the text it was.
 
-`scan_body` cuts every numeric array that a fast reader understands out of the body. What is left, the skeleton, is
-parsed by the ordinary exact reader, with the arrays put where they were. Nothing is decided here: where anything is
+`scan_body` cuts every numeric array that a fast reader understands out of the body. What is left is parsed by the
+ordinary exact reader, with the arrays put where they were. Nothing is decided here: where anything is
 out of the ordinary the answer is None and the whole body goes to the exact reader, so that both give the same values
 and the same errors.
 """
 
 import json
 import re
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from turnkeep.wire.digits import MOST_DIMENSIONS, parse_integers
 from turnkeep.wire.json import DEEPEST, loads, loads_holes
-from turnkeep.wire.training import is_finite, to_array
+from turnkeep.wire.training import is_finite, spell_array, to_array
 
 if TYPE_CHECKING:
     from turnkeep.wire.training import Array
@@ -28,14 +29,23 @@ _HOLE = b"Infinity"
 
 
 class Cut(NamedTuple):
-    """An array that was cut out: where its text stood in the body, and its value."""
+    """An array that was cut out: where its text stood in the body, its value, and how the text was spelled."""
 
     start: int
     end: int
     array: "Array"
+    between: bytes | None
+    """What stood between elements, where the text is `spell_array(array, between)`; None for another spelling."""
 
 
-def cut_arrays(body: bytes) -> list[Cut]:
+class Scanned(NamedTuple):
+    """A body's value, with the arrays that were cut out among it; the cuts, in the order of the text."""
+
+    value: Any
+    cuts: tuple[Cut, ...]
+
+
+def cut_arrays(body: bytes) -> tuple[Cut, ...]:
     """The numeric arrays of `body` that fast readers understand, in the order of the text."""
     cuts: list[Cut] = []
     at = 0
@@ -44,11 +54,11 @@ def cut_arrays(body: bytes) -> list[Cut]:
         if found[1] in _NOT_CUT:
             continue
         end = _end_of_array(body, start)
-        array = read_array(body[start:end]) if end - start >= _SHORTEST else None
-        if array is not None:
-            cuts.append(Cut(start, end, array))
+        read = read_array(body[start:end]) if end - start >= _SHORTEST else None
+        if read is not None:
+            cuts.append(Cut(start, end, *read))
             at = end
-    return cuts
+    return tuple(cuts)
 
 
 def _end_of_array(body: bytes, start: int) -> int:
@@ -62,40 +72,50 @@ def _end_of_array(body: bytes, start: int) -> int:
     return end
 
 
-def read_array(text: bytes) -> "Array | None":
-    """The array that `text` spells, in the narrowest exact dtype, or None where the exact reader is needed."""
-    array = parse_integers(text)
-    if array is not None:
-        return array
+def read_array(text: bytes) -> "tuple[Array, bytes | None] | None":
+    """The array that `text` spells, in the narrowest exact dtype, and its spelling (see `Cut`).
+
+    None where the exact reader is needed.
+    """
+    between = b", " if b" " in text else b","
+    integers = parse_integers(text)
+    if integers is not None:
+        return integers, between  # it reads nothing but the one spelling
     try:
         array = to_array(json.loads(text, parse_constant=_no_number))
     except (ValueError, RecursionError):
         return None
-    return None if array is None or not is_finite(array) else array
+    if array is None or not is_finite(array):
+        return None
+    return array, between if spell_array(array, between) == text else None
 
 
 def _no_number(name: str) -> Any:
     raise ValueError(name)
 
 
-def loads_body(body: bytes, deepest: int = DEEPEST) -> Any:
+def scan_body(body: bytes, deepest: int = DEEPEST) -> Scanned:
     """What `turnkeep.wire.json.loads` gives, or raises, with numeric arrays among the values as NumPy arrays.
 
     Arrays of one shape and dtype stand where `to_array` of their plain lists would have given the same.
     """
-    cuts = [] if _HOLE in body or b"NaN" in body else cut_arrays(body)
-    if not cuts:
-        return loads(body, deepest)
-    try:
-        return loads_holes(skeleton_of(body, cuts), iter([cut.array for cut in cuts]), deepest - MOST_DIMENSIONS)
-    except ValueError:
-        return loads(body, deepest)
+    cuts = () if _HOLE in body or b"NaN" in body else cut_arrays(body)
+    if cuts:
+        pieces = take_out(body, cuts)
+        try:
+            return Scanned(fill_in(pieces, [cut.array for cut in cuts], deepest), cuts)
+        except ValueError:
+            pass  # the exact reader says what is wrong
+    return Scanned(loads(body, deepest), ())
 
 
-def skeleton_of(body: bytes, cuts: list[Cut]) -> bytes:
-    """The body with a hole where each array was."""
-    pieces, at = [], 0
-    for cut in cuts:
-        pieces += [body[at : cut.start], _HOLE]
-        at = cut.end
-    return b"".join([*pieces, body[at:]])
+def take_out(body: bytes, cuts: Sequence[Cut]) -> list[bytes]:
+    """The pieces of text around the cuts: one more than there are cuts."""
+    ends = [0, *(cut.end for cut in cuts)]
+    starts = [*(cut.start for cut in cuts), len(body)]
+    return [body[end:start] for end, start in zip(ends, starts, strict=True)]
+
+
+def fill_in(pieces: Sequence[bytes], arrays: "Sequence[Array]", deepest: int = DEEPEST) -> Any:
+    """The value of a body whose arrays were taken out, with the arrays in their places. Raises ValueError."""
+    return loads_holes(_HOLE.join(pieces), iter(arrays), deepest - MOST_DIMENSIONS)

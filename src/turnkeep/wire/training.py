@@ -74,6 +74,12 @@ def is_finite(array: "Array") -> bool:
     return bool(np.isfinite(array).all())
 
 
+def spell_array(array: "Array", between: bytes) -> bytes:
+    """The array as JSON text with `,` or `, ` between elements: the two spellings that servers write."""
+    text = array_text(array)
+    return text if between == b"," else text.replace(b",", between)
+
+
 def array_text(array: "Array") -> bytes:
     """The array as JSON text, equal to `dumps` of its plain list."""
     if array.dtype.kind in "iu":

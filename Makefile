@@ -1,0 +1,22 @@
+# Everything below needs make, git and some Python from 3.8 up. What is missing besides, uv and a Python 3.12 or 3.13,
+# scripts/setup finds or fetches. ARGS are handed on: make test ARGS=tests/contract
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test lint
+
+help: ## list what there is
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-6s %s\n", $$1, $$2 }' Makefile
+
+setup: ## fill .venv from uv.lock; quick when it was done before
+	@scripts/setup
+
+demo: setup ## see it work: an agent killed, resumed, restored and compared with the evidence
+	@.venv/bin/turnkeep demo $(ARGS)
+
+test: setup ## run the tests
+	.venv/bin/pytest $(ARGS)
+
+lint: setup ## ruff and mypy
+	.venv/bin/ruff check .
+	.venv/bin/ruff format --check .
+	.venv/bin/mypy

@@ -1,0 +1,173 @@
+"""history/turn.py: a turn never changes, and its digest is its identity."""
+
+import copy
+import dataclasses
+import pickle
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from turnkeep import ConfigurationError, Turn, capture, dumps_turn, from_json, to_json
+from turnkeep.history.turn import PUBLIC_FIELDS, public_fields
+from turnkeep.testing import strategies
+
+_CALL = {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}
+_TURN = capture(
+    {
+        "id": "r",
+        "model": "m",
+        "usage": {"a": 1},
+        "output": [
+            {"type": "message", "content": [{"type": "output_text", "text": "x"}], "prompt_token_ids": None, "n": 1},
+            {
+                **_CALL,
+                "prompt_token_ids": [1, 2],
+                "generation_token_ids": [3],
+                "generation_log_probs": [-0.5],
+                "routed_experts": [[[1], [2]]],
+            },
+        ],
+    },
+    "scope",
+)
+
+
+@given(strategies.turns(), strategies.turns())
+def test_equal_digests_are_equal_turns(one: Turn, other: Turn) -> None:
+    """Two turns have equal digests exactly where they are equal, which is where their JSON forms are (contract 9.3)."""
+    assert (one.digest == other.digest) == (one == other) == (dumps_turn(one) == dumps_turn(other))
+
+
+@given(strategies.turns())
+def test_copies_are_equal(turn: Turn) -> None:
+    """A deep copy, a pickle and a JSON form are equal turns of equal digest, asked for before or after."""
+    unasked = [copy.deepcopy(turn), pickle.loads(pickle.dumps(turn)), from_json(to_json(turn))]
+    digest = turn.digest
+    for other in (*unasked, copy.deepcopy(turn), pickle.loads(pickle.dumps(turn))):
+        assert other == turn
+        assert other.digest == digest
+
+
+def _changed(path: tuple[str | int, ...], value: Any) -> dict[str, Any]:
+    form = to_json(_TURN)
+    node: Any = form
+    for step in path[:-1]:
+        node = node[step]
+    node[path[-1]] = value
+    return form
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        (("replay_scope",), None),
+        (("replay_scope",), "other"),
+        (("finish_reason",), "stop"),
+        (("usage",), None),
+        (("usage", "a"), 1.0),
+        (("usage", "a"), True),
+        (("more",), None),
+        (("parts", 0, "text"), "y"),
+        (("parts", 0, "kind"), "reasoning"),
+        (("parts", 0, "native"), None),
+        (("parts", 0, "native", "n"), 1.0),
+        (("parts", 0, "native", "n"), None),
+        (("parts", 0, "native", "prompt_token_ids"), []),
+        (("parts", 1, "id"), "d"),
+        (("parts", 1, "name"), "g"),
+        (("parts", 1, "arguments"), "{ }"),
+        (("parts", 1, "native", "prompt_token_ids"), None),
+        (("parts", 1, "native", "prompt_token_ids"), [2, 1]),
+        (("parts", 1, "native", "prompt_token_ids"), [[1, 2]]),
+        (("parts", 1, "native", "prompt_token_ids"), [1, 256]),
+        (("parts", 1, "native", "prompt_token_ids"), [1.0, 2.0]),
+        (("parts", 1, "native", "generation_log_probs"), [-0.5000000000000001]),
+        (("parts", 1, "native", "generation_log_probs"), [0.0]),
+        (("parts", 1, "native", "generation_token_ids"), [2**70]),
+        (("parts", 1, "native", "routed_experts"), [[[1, 2]]]),
+        (("parts", 1, "native", "routed_experts"), [[[1]], [[2]]]),
+        (("parts", 1, "native", "routed_experts"), "[[[1],[2]]]"),
+    ],
+)
+def test_every_change_changes_the_digest(path: tuple[str | int, ...], value: Any) -> None:
+    """Whatever changes in a turn, if only a number's kind or an array's shape, the digest changes (contract 9.3)."""
+    other = from_json(_changed(path, value))
+    assert other != _TURN
+    assert other.digest != _TURN.digest
+
+
+def test_key_order_and_part_order_change_the_digest() -> None:
+    """Members and parts in another order are another turn."""
+    form = to_json(_TURN)
+    form["parts"].reverse()
+    native = to_json(_TURN)
+    native["parts"][0]["native"] = dict(reversed(native["parts"][0]["native"].items()))
+    rest = dict(reversed(to_json(_TURN).items()))
+    assert len({turn.digest for turn in (_TURN, *map(from_json, (form, native, rest)))}) == 4
+
+
+def test_swapping_arrays_between_fields_changes_the_digest() -> None:
+    """An array belongs to its field: two that change places are another turn."""
+    form = to_json(_TURN)
+    native = form["parts"][1]["native"]
+    native["prompt_token_ids"], native["generation_token_ids"] = (
+        native["generation_token_ids"],
+        native["prompt_token_ids"],
+    )
+    assert from_json(form).digest != _TURN.digest
+
+
+@pytest.mark.parametrize("name", ["parts", "scope", "finish_reason", "rest"])
+def test_a_turn_cannot_be_assigned_to(name: str) -> None:
+    """Turns and parts are frozen."""
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        setattr(_TURN, name, None)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        setattr(_TURN.parts[0], "text", "y")  # noqa: B010 - mypy refuses the plain assignment
+
+
+def test_members_are_handed_out_fresh() -> None:
+    """Changing the members or the usage that a turn hands out changes no turn."""
+    digest = _TURN.digest
+    _TURN.members.clear()
+    usage = _TURN.usage
+    assert usage == {"a": 1}
+    usage.clear()
+    assert _TURN.usage == {"a": 1}
+    assert from_json(to_json(_TURN)).digest == digest
+
+
+@given(strategies.turns(), st.data())
+def test_an_edit_that_changes_nothing_is_the_turn_itself(turn: Turn, data: st.DataObject) -> None:
+    """Setting public fields to the values they have gives the same turn, natives and all (contract 1.7)."""
+    for index, part in enumerate(turn.parts):
+        names = data.draw(st.sets(st.sampled_from(PUBLIC_FIELDS[part.kind])))
+        assert turn.edit(index, **{name: public_fields(part)[name] for name in names}) is turn
+
+
+def test_an_edit_does_not_inherit_what_was_worked_out() -> None:
+    """Digest and agreement of an edited turn are its own, though they were asked of the first (contract 1.7)."""
+    asked = _TURN.digest
+    edited = _TURN.edit(0, text="y")
+    assert edited.digest != asked
+    assert edited.edit(0, text="x") != _TURN
+    assert edited.parts[1] is _TURN.parts[1]
+
+
+@pytest.mark.parametrize("part", [5, -1, "0", None, 0.0, True])
+@pytest.mark.parametrize("value", [None, 5, b"x"])
+def test_an_edit_that_cannot_be_is_refused(part: Any, value: Any) -> None:
+    """A part that is no index of the turn, and a value that is no text, are ConfigurationErrors."""
+    with pytest.raises(ConfigurationError):
+        _TURN.edit(part, text="x")
+    with pytest.raises(ConfigurationError):
+        _TURN.edit(0, text=value)
+
+
+def test_halves_of_a_pair_in_an_edit_are_joined() -> None:
+    """An edit takes what JSON would read back, so that the turn survives its archive (contract 1.3)."""
+    edited = _TURN.edit(0, text="\ud83d\ude00")
+    assert edited == _TURN.edit(0, text="😀")
+    assert from_json(to_json(edited)) == edited
