@@ -15,7 +15,7 @@ from turnkeep import errors
 ROOT = Path(__file__).resolve().parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 
-CORE = {"numpy", "orjson", "httpx", "jsonschema", "typer", "rich"}
+CORE = {"numpy", "msgspec", "orjson", "httpx", "jsonschema", "typer", "rich"}
 """What an installation without extras brings along."""
 
 EXTRAS = {"serve": {"starlette", "uvicorn"}, "nooa": {"nooa"}}
@@ -75,7 +75,7 @@ def test_types_are_shipped() -> None:
 
 
 def test_the_core_depends_on_the_declared_few() -> None:
-    """An installation without extras brings six packages, each extra its own, and `demo` both extras."""
+    """An installation without extras brings seven packages, each extra its own, and `demo` both extras."""
     assert names_of(PROJECT["dependencies"]) == CORE
     extras = PROJECT["optional-dependencies"]
     assert {name: names_of(extras[name]) for name in EXTRAS} == EXTRAS

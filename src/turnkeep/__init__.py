@@ -7,6 +7,7 @@ The names below are the public API. Everything that needs NumPy, HTTP or a datab
 """
 
 from turnkeep.archive.json_form import dumps_turn, from_json, loads_turn, to_json
+from turnkeep.archive.packed import pack, unpack
 from turnkeep.errors import (
     ArchiveError,
     BudgetExhausted,
@@ -79,8 +80,10 @@ __all__ = [
     "once_sync",
     "open_store",
     "outcome",
+    "pack",
     "parse_output",
     "project",
     "settle_tool",
     "to_json",
+    "unpack",
 ]

@@ -239,7 +239,7 @@ def test_a_damaged_log_shows_an_earlier_commit_whole(tmp_path: Path) -> None:
                     continue
                 view = RolloutView(damaged, "r-1")
                 assert [turn.digest for turn in view.turns] == turns[: view.turn_count]
-                assert [finding for finding in verify_rollout(view) if finding.rule != "turn_missing"] == []
+                assert list(verify_rollout(view)) == []
                 counts.add(view.turn_count)
             for side in tmp_path.glob("copy.db-*"):
                 side.unlink()

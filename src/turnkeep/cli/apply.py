@@ -10,6 +10,7 @@ from typing import Any
 
 from turnkeep.archive.json_form import dumps_turn, from_json, loads_turn, to_json
 from turnkeep.archive.nooa_form import from_nooa
+from turnkeep.archive.packed import pack, unpack
 from turnkeep.errors import ConfigurationError, MalformedItem, PreparationFailure, TurnkeepError
 from turnkeep.history.capture import capture, response_fault
 from turnkeep.history.projection import project
@@ -139,6 +140,7 @@ def _through_sqlite(turn: Turn) -> Turn:
 
 _FORMS: Mapping[str, Callable[[Turn], Turn]] = {
     "json": lambda turn: loads_turn(dumps_turn(turn)),
+    "packed": lambda turn: unpack(pack([turn]))[0],
     "sqlite": _through_sqlite,
 }
 

@@ -67,6 +67,8 @@ class Rollout(RolloutView):
             opened = cls(store, rollout, writer)
             opened._settle_options(scope_text(scope), max_policy_calls)
             if rerun:
+                if opened.difference is not None:
+                    opened._commit(replace(opened._state, difference=None))
                 opened._recorded = opened.calls
                 opened._recorded_tools = opened.tools()
         except BaseException:

@@ -139,9 +139,9 @@ class Rerun:
 
 
 def _to_be_sent_anew(call: CallRecord, calls: Sequence[CallRecord]) -> bool:
-    """A transport failure that nothing came after ended the run: it is sent as a call of its own, not failed again."""
-    failed = call.failure is not None and call.failure["type"] == "TransportFailure"
-    return failed and call.number == calls[-1].number
+    """Transport failures that nothing but their like came after ended the run: such a call is sent anew, not failed."""
+    rest = [later.failure for later in calls if later.number >= call.number]
+    return all(failure is not None and failure["type"] == "TransportFailure" for failure in rest)
 
 
 def first_difference(one: Any, other: Any, path: str = "") -> tuple[str, Any, Any]:

@@ -99,9 +99,9 @@ def scan_body(body: bytes, deepest: int = DEEPEST) -> Scanned:
 
     Arrays of one shape and dtype stand where `to_array` of their plain lists would have given the same.
     """
-    cuts = () if _HOLE in body or b"NaN" in body else cut_arrays(body)
-    if cuts:
-        pieces = take_out(body, cuts)
+    cuts = cut_arrays(body)
+    pieces = take_out(body, cuts)
+    if cuts and not any(_HOLE in piece for piece in pieces):
         try:
             return Scanned(fill_in(pieces, [cut.array for cut in cuts], deepest), cuts)
         except ValueError:

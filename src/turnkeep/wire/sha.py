@@ -3,6 +3,6 @@
 import hashlib
 
 
-def sha256_hex(data: bytes) -> str:
+def sha256_hex(data: bytes | memoryview) -> str:
     """SHA-256 as 64 lower-case hex digits."""
     return hashlib.sha256(data).hexdigest()
