@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from content import GAPS, SCOPE, responses, turns
 
 import turnkeep
-from turnkeep.archive import arrays
+from turnkeep.archive import arrays, packed
 from turnkeep.rollout import evidence, state
 from turnkeep.rollout.evidence import Attempt, CallRecord, Prepared, RequestRecord
 from turnkeep.rollout.state import State
@@ -102,7 +102,33 @@ def make_store(folder: Path) -> None:
     (folder / "rollouts.db-writers").unlink(missing_ok=True)
 
 
+def packed_turns() -> list[turnkeep.Turn]:
+    """Every turn, then every response captured from bytes, in both common spellings, one of them with large arrays."""
+    large = {
+        "id": "r",
+        "output": [
+            {
+                "type": "message",
+                "content": [],
+                "prompt_token_ids": list(range(99_990, 100_040)),
+                "generation_token_ids": list(range(40)),
+                "generation_log_probs": [-0.5 - number / 7 for number in range(40)],
+                "routed_experts": [[[number, 255 - number, 300]] * 2 for number in range(40)],
+            }
+        ],
+    }
+    values = [*responses().values(), large]
+    bodies = [json.dumps(value, separators=between).encode() for between in (None, (",", ":")) for value in values]
+    return [*turns().values(), *(turnkeep.capture(body, SCOPE) for body in bodies)]
+
+
+def make_packed(folder: Path) -> None:
+    """The packed form of those turns."""
+    (folder / "turns.tkpk").write_bytes(turnkeep.pack(packed_turns()))
+
+
 MAKERS = {
+    f"packed-v{packed.VERSION}": make_packed,
     f"json-form-v{JSON_FORM_VERSION}": make_json_forms,
     f"turn-document-v{arrays.VERSION}": make_turn_documents,
     f"call-document-v{evidence.VERSION}": make_call_document,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from content import GAPS, REQUEST, SCOPE, responses, turns
-from make import CALL, MAKERS, STATE
+from make import CALL, MAKERS, STATE, packed_turns
 
 from turnkeep import (
     CorruptRecord,
@@ -21,6 +21,7 @@ from turnkeep import (
     open_store,
     project,
     to_json,
+    unpack,
 )
 from turnkeep.archive.arrays import attach, detach, read_turn_document
 from turnkeep.rollout.evidence import read_call
@@ -47,6 +48,16 @@ def test_json_form_v1_opens(number: int) -> None:
     assert turn.digest == TURNS[number].digest
     assert dumps_turn(turn) == line == dumps_turn(TURNS[number])
     assert from_json(json.loads(line)) == turn
+
+
+def test_packed_v1_opens() -> None:
+    """The packed form of version 1 opens: equal turns, and the received bodies byte for byte (contract 9.4)."""
+    data = (HERE / "packed-v1" / "turns.tkpk").read_bytes()
+    found, wanted = unpack(data), packed_turns()
+    assert found == wanted
+    assert [turn.digest for turn in found] == [turn.digest for turn in wanted]
+    assert [turn.body for turn in found] == [turn.body for turn in wanted]
+    assert any(turn.received and turn.received.holes for turn in found)
 
 
 @pytest.mark.parametrize("number", NUMBERS)
