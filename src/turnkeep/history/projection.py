@@ -6,7 +6,7 @@ items; `Request.input` is what that text parses to, so the two can never differ,
 history.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -31,17 +31,48 @@ type Form = str
 """How it was projected: `native`, `withheld` (native less the training fields), `portable`, `plain`, `runtime`."""
 
 
+BY_ITEMS = frozenset({"native", "withheld"})
+"""Forms in which a turn stands by its items."""
+
+
 @dataclass(frozen=True, slots=True)
 class Projected:
-    """One history entry as it stands in a request: its items' JSON text joined with commas, and where it came from."""
+    """One history entry as it stands in a request: its items' JSON text joined with commas, and where it came from.
 
-    text: bytes
+    A turn that is replayed by its items (`native`, `withheld`) is written when its text is asked for; `literal` is the
+    text of anything else.
+    """
+
     form: Form
+    literal: bytes = b""
     turn: Turn | None = None
     assistant: bool = False
     """Whether it speaks for the assistant."""
     ids: bool = False
     """Whether it carries token ids."""
+
+    @property
+    def text(self) -> bytes:
+        """The JSON text."""
+        return b"".join(self.chunks())
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is no text, so that the request shows nothing of the entry."""
+        return not (self.turn.parts if self.turn is not None and self.form in BY_ITEMS else self.literal)
+
+    def chunks(self) -> Iterator[bytes]:
+        """The JSON text in pieces, none of them larger than an array's text."""
+        if self.turn is None or self.form not in BY_ITEMS:
+            yield self.literal
+            return
+        for index, part in enumerate(self.turn.parts):
+            if index:
+                yield b","
+            assert part.native is not None
+            yield from (
+                part.native.wire_chunks() if self.form == "native" else part.native.wire_chunks_without_training()
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,11 +91,15 @@ class Request:
 
     def input_text(self) -> bytes:
         """The input as JSON text."""
-        return b"[" + b",".join(entry.text for entry in self.entries if entry.text) + b"]"
+        return b"[" + b"".join(joined(entry.chunks() for entry in self.entries if not entry.is_empty)) + b"]"
 
     def body(self, params: Mapping[str, Any] | None = None) -> bytes:
         """The request's body: `input`, `instructions` where there are any, then the members of `params`."""
-        return body_text((entry.text for entry in self.entries), self.tail(params))
+        return b"".join(self.chunks(params))
+
+    def chunks(self, params: Mapping[str, Any] | None = None) -> Iterator[bytes]:
+        """`body` in pieces, none of them larger than an array's text: for sending it without ever holding the whole."""
+        return body_chunks((entry.chunks() for entry in self.entries if not entry.is_empty), self.tail(params))
 
     def tail(self, params: Mapping[str, Any] | None = None) -> bytes:
         """What follows the input in `body`, without the closing brace.
@@ -87,9 +122,24 @@ class Request:
         return Request(tuple(map(withhold, self.entries)), self.instructions, self.gaps)
 
 
+def body_chunks(entries: Iterable[Iterable[bytes]], tail: bytes) -> Iterator[bytes]:
+    """A request's body of its entries' texts, each in chunks, and what follows the input."""
+    yield b'{"input":['
+    yield from joined(entries)
+    yield b"]" + tail + b"}"
+
+
+def joined(entries: Iterable[Iterable[bytes]]) -> Iterator[bytes]:
+    """The chunks of each entry, and a comma between entries."""
+    for index, chunks in enumerate(entries):
+        if index:
+            yield b","
+        yield from chunks
+
+
 def body_text(texts: Iterable[bytes], tail: bytes) -> bytes:
     """A request's body of its entries' texts (empty ones vanish) and what follows the input."""
-    return b'{"input":[' + b",".join(filter(None, texts)) + b"]" + tail + b"}"
+    return b"".join(body_chunks(([text] for text in texts if text), tail))
 
 
 def project(history: Iterable[Entry], scope: Scope | str | None = None) -> Request:
@@ -121,13 +171,13 @@ def _project_entry(entry: Entry, index: int, caller: str | None) -> Projected:
     role = message.get("role")
     if role in ("user", "developer"):
         _check_content(message, index)
-        return Projected(dumps(message), "plain")
+        return Projected("plain", dumps(message))
     if role == "assistant":
         return _assistant(message, index, "portable")
     if role == "tool":
-        return Projected(_tool_output(message, index), "plain")
+        return Projected("plain", _tool_output(message, index))
     if role == "metadata" and message.get("nooa_cache_boundary") is True:
-        return Projected(b"", "plain")
+        return Projected("plain")
     raise PreparationFailure(f"unknown role {role!r}", entry=index, field="role")
 
 
@@ -145,10 +195,9 @@ def project_turn(turn: Turn, *, native: bool) -> Projected:
     """A turn as its items (`native`) or as its public parts (contract 4.1, 4.2)."""
     if not native:
         texts = (_portable_part(part) for part in turn.parts)
-        return Projected(b",".join(filter(None, texts)), "portable", turn, assistant=True)
-    items = [part.native for part in turn.parts if part.native is not None]
-    text = b",".join(item.wire() for item in items)
-    return Projected(text, "native", turn, assistant=True, ids=any(item.has_training for item in items))
+        return Projected("portable", b",".join(filter(None, texts)), turn, assistant=True)
+    ids = any(part.native is not None and part.native.has_training for part in turn.parts)
+    return Projected("native", b"", turn, assistant=True, ids=ids)
 
 
 def _portable_part(part: Part) -> bytes:
@@ -170,11 +219,9 @@ def withhold(entry: Projected) -> Projected:
     if not entry.ids:
         return entry
     if entry.turn is not None:
-        items = (part.native for part in entry.turn.parts if part.native is not None)
-        text = b",".join(item.wire_without_training() for item in items)
-        return Projected(text, "withheld", entry.turn, assistant=True)
-    members = {name: value for name, value in loads(entry.text).items() if name not in TRAINING_FIELDS}
-    return Projected(dumps(members), entry.form, None, assistant=True)
+        return Projected("withheld", b"", entry.turn, assistant=True)
+    members = {name: value for name, value in loads(entry.literal).items() if name not in TRAINING_FIELDS}
+    return Projected(entry.form, dumps(members), None, assistant=True)
 
 
 def _item(members: dict[str, Any], index: int) -> Projected:
@@ -187,7 +234,7 @@ def _item(members: dict[str, Any], index: int) -> Projected:
     if kind == "function_call" and not isinstance(members.get("arguments"), str):
         raise PreparationFailure("the arguments of a function_call must be text", entry=index, field="arguments")
     assistant = kind in ("reasoning", "function_call") or (kind == "message" and members.get("role") == "assistant")
-    return Projected(without_nulls(dumps(members)), "plain", None, assistant, assistant and has_ids(members))
+    return Projected("plain", without_nulls(dumps(members)), None, assistant, assistant and has_ids(members))
 
 
 def _check_content(message: Mapping[str, Any], index: int) -> None:
@@ -229,7 +276,7 @@ def _assistant(message: Mapping[str, Any], index: int, form: Form) -> Projected:
     if not isinstance(calls, (list, tuple)):
         raise PreparationFailure("tool_calls must be a list", entry=index, field="tool_calls")
     texts += [_public_call(call, index, position) for position, call in enumerate(calls)]
-    return Projected(b",".join(texts), form, None, assistant=True)
+    return Projected(form, b",".join(texts), None, assistant=True)
 
 
 def _public_call(call: Any, index: int, position: int) -> bytes:
@@ -265,7 +312,7 @@ def _last_lacks_ids(entries: list[Projected]) -> bool:
     spoken: list[bool] = []
     loose = False
     for entry in entries:
-        if not entry.text:
+        if entry.is_empty:
             continue
         if entry.assistant and loose and entry.form == "plain":
             spoken[-1] |= entry.ids

@@ -82,7 +82,7 @@ class Rerun:
         def rename(text: bytes) -> bytes:
             return self._regex.sub(lambda found: self._recorded.get(found[0], found[0]), text)
 
-        entries = (replace(e, text=rename(e.text)) if e.turn is None else e for e in prepared.entries)
+        entries = (replace(e, literal=rename(e.literal)) if e.turn is None else e for e in prepared.entries)
         return Prepared(tuple(entries), rename(prepared.tail))
 
     def difference(

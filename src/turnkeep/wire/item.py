@@ -4,7 +4,7 @@ Item types as in the OpenAI Responses API. An item of a type that nobody here ha
 nothing, so that a newer server loses nothing.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -99,29 +99,32 @@ class Item(Mapping[str, Any]):
 
     def to_bytes(self) -> bytes:
         """The item's JSON text, in the one spelling of `turnkeep.wire.json.dumps`."""
-        return _object_text((name, self._text(name)) for name in self._members)
+        return b"".join(self._chunks(self._members.items()))
 
-    def wire(self) -> bytes:
-        """What a request carries: `to_bytes` less the members that are null, at every depth (contract 4.1)."""
-        return _object_text(
-            (name, without_nulls(self._text(name))) for name, text in self._members.items() if text != b"null"
-        )
+    def wire_chunks(self) -> Iterator[bytes]:
+        """What a request carries, in chunks: `to_bytes` less the members that are null, at every depth (4.1)."""
+        members = ((name, text and without_nulls(text)) for name, text in self._members.items() if text != b"null")
+        return self._chunks(members)
 
-    def wire_without_training(self) -> bytes:
-        """`wire` less the training fields (contract 7.8)."""
-        return _object_text(
-            (name, without_nulls(self._text(name)))
-            for name, text in self._members.items()
-            if text != b"null" and name not in TRAINING_FIELDS
-        )
+    def wire_chunks_without_training(self) -> Iterator[bytes]:
+        """`wire_chunks` less the training fields (contract 7.8)."""
+        members = ((name, text and without_nulls(text)) for name, text in self._members.items() if text != b"null")
+        return self._chunks((name, text) for name, text in members if name not in TRAINING_FIELDS)
 
-    def _text(self, name: str) -> bytes:
-        text = self._members[name]
-        return array_text(self.arrays[name]) if text is None else text
-
-
-def _object_text(members: Any) -> bytes:
-    return b"{" + b",".join(dumps(name) + b":" + text for name, text in members) + b"}"
+    def _chunks(self, members: Iterable[tuple[str, bytes | None]]) -> Iterator[bytes]:
+        """An object's JSON text, each array's text a chunk of its own."""
+        between = b"{"
+        waiting = b""
+        for name, text in members:
+            waiting += between + dumps(name) + b":"
+            between = b","
+            if text is None:
+                yield waiting
+                yield array_text(self.arrays[name])
+                waiting = b""
+            else:
+                waiting += text
+        yield waiting + (b"{}" if between == b"{" else b"}")
 
 
 class Readable(NamedTuple):
