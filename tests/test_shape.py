@@ -36,7 +36,7 @@ PURE = ("wire", "history", "archive")
 
 IO_MODULES = frozenset(
     {"asyncio", "fcntl", "glob", "http", "httpx", "io", "logging", "os", "pathlib", "shutil", "signal", "socket"}
-    | {"sqlite3", "subprocess", "tempfile", "threading", "time", "urllib"}
+    | {"sqlite3", "subprocess", "tempfile", "time", "urllib"}
 )
 IO_CALLS = frozenset({"open", "print", "input"})
 

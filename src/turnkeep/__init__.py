@@ -32,6 +32,7 @@ from turnkeep.history.projection import Request, RuntimeEntry, project
 from turnkeep.history.scope import Scope
 from turnkeep.history.structured import parse_output
 from turnkeep.history.turn import AssistantReasoning, AssistantText, ToolCall, Turn
+from turnkeep.history.wire_cache import WireCache
 from turnkeep.rollout.outcome import Outcome, outcome
 from turnkeep.rollout.policy import PolicyClient
 from turnkeep.rollout.record import Rollout
@@ -72,6 +73,7 @@ __all__ = [
     "UnknownRollout",
     "UnsupportedClientCall",
     "UnsupportedVersion",
+    "WireCache",
     "capture",
     "dumps_turn",
     "from_json",

@@ -83,7 +83,7 @@ def make_store(folder: Path) -> None:
             for name in ("everything", "experts"):
                 request = turnkeep.project(history, rollout.scope)
                 prepared = Prepared(request.entries, request.tail({"model": "m"}))
-                record, _, blobs = prepared.record(rollout.number_of)
+                record, blobs = prepared.record(rollout.number_of)
                 call = rollout.begin_call(record, blobs, request.gaps)
                 rollout.add_attempt(call, evidence.Reply("busy", 503, b"wait"))
                 body = json.dumps(responses()[name]).encode()

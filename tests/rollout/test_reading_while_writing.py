@@ -20,7 +20,7 @@ with SqliteStore(sys.argv[1]) as store, Rollout.open(store, "r") as rollout:
     history = [{"role": "user", "content": "Go."}]
     for number in range(10_000):
         request = project(history, None)
-        record, _, blobs = Prepared(request.entries, request.tail()).record(rollout.number_of)
+        record, blobs = Prepared(request.entries, request.tail()).record(rollout.number_of)
         call = rollout.begin_call(record, blobs, request.gaps)
         content = [{"type": "output_text", "text": str(number)}]
         body = dumps({"output": [{"type": "message", "content": content}]})

@@ -19,7 +19,7 @@ def test_a_kill_among_concurrent_calls_is_no_finding(tmp_path: Path) -> None:
         with Rollout.open(store, "r", scope=SCOPE) as rollout:
             for _ in range(2):
                 request = project([USER], SCOPE)
-                record, _, blobs = Prepared(request.entries, request.tail()).record(rollout.number_of)
+                record, blobs = Prepared(request.entries, request.tail()).record(rollout.number_of)
                 rollout.begin_call(record, blobs)
             rollout.answer_call(0, Reply(None, 200, responses()))
         assert list(verify_rollout(RolloutView(store, "r"))) == []

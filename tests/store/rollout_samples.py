@@ -59,7 +59,7 @@ def fill_rollout(rollout: Rollout, turns: int = 4) -> None:
 def begin(rollout: Rollout, history: list[Entry]) -> int:
     """Charge a call for a history."""
     request = project(history, rollout.scope)
-    record, _, blobs = Prepared(request.entries, request.tail({"temperature": 1.0})).record(rollout.number_of)
+    record, blobs = Prepared(request.entries, request.tail({"temperature": 1.0})).record(rollout.number_of)
     return rollout.begin_call(record, blobs, request.gaps)
 
 

@@ -15,6 +15,7 @@ from turnkeep.history.agreement import replays_natively
 from turnkeep.history.gaps import FOREIGN_TURN, PORTABLE_AFTER_NATIVE, PUBLIC_ASSISTANT, Gap, gap
 from turnkeep.history.scope import Scope, scope_text
 from turnkeep.history.turn import Part, Turn
+from turnkeep.history.wire_cache import WireCache
 from turnkeep.wire.json import dumps, find_unwritable, loads, without_nulls
 from turnkeep.wire.training import TRAINING_FIELDS, has_ids
 
@@ -61,11 +62,17 @@ class Projected:
         """Whether there is no text, so that the request shows nothing of the entry."""
         return not (self.turn.parts if self.turn is not None and self.form in BY_ITEMS else self.literal)
 
-    def chunks(self) -> Iterator[bytes]:
-        """The JSON text in pieces, none of them larger than an array's text."""
+    def chunks(self, cache: WireCache | None = None) -> Iterator[bytes]:
+        """The JSON text in pieces, none larger than an array's text, or than a turn's where there is a cache."""
         if self.turn is None or self.form not in BY_ITEMS:
             yield self.literal
-            return
+        elif cache is not None:
+            yield cache.text(self.turn, self.form, lambda: self.text)
+        else:
+            yield from self._items()
+
+    def _items(self) -> Iterator[bytes]:
+        assert self.turn is not None
         for index, part in enumerate(self.turn.parts):
             if index:
                 yield b","
@@ -93,13 +100,16 @@ class Request:
         """The input as JSON text."""
         return b"[" + b"".join(joined(entry.chunks() for entry in self.entries if not entry.is_empty)) + b"]"
 
-    def body(self, params: Mapping[str, Any] | None = None) -> bytes:
+    def body(self, params: Mapping[str, Any] | None = None, cache: WireCache | None = None) -> bytes:
         """The request's body: `input`, `instructions` where there are any, then the members of `params`."""
-        return b"".join(self.chunks(params))
+        return b"".join(self.chunks(params, cache))
 
-    def chunks(self, params: Mapping[str, Any] | None = None) -> Iterator[bytes]:
-        """`body` in pieces, none of them larger than an array's text: for sending it without ever holding the whole."""
-        return body_chunks((entry.chunks() for entry in self.entries if not entry.is_empty), self.tail(params))
+    def chunks(self, params: Mapping[str, Any] | None = None, cache: WireCache | None = None) -> Iterator[bytes]:
+        """`body` in pieces: for sending it without ever holding the whole.
+
+        None is larger than an array's text; with a `cache`, which makes a replay a copy, none larger than a turn's.
+        """
+        return body_chunks(self.entries, self.tail(params), cache)
 
     def tail(self, params: Mapping[str, Any] | None = None) -> bytes:
         """What follows the input in `body`, without the closing brace.
@@ -122,10 +132,11 @@ class Request:
         return Request(tuple(map(withhold, self.entries)), self.instructions, self.gaps)
 
 
-def body_chunks(entries: Iterable[Iterable[bytes]], tail: bytes) -> Iterator[bytes]:
-    """A request's body of its entries' texts, each in chunks, and what follows the input."""
+def body_chunks(entries: Iterable[Projected], tail: bytes, cache: WireCache | None = None) -> Iterator[bytes]:
+    """A request's body of its entries, in chunks, and what follows the input."""
+    shown = (entry for entry in entries if not entry.is_empty)
     yield b'{"input":['
-    yield from joined(entries)
+    yield from joined(entry.chunks(cache) for entry in shown)
     yield b"]" + tail + b"}"
 
 
@@ -139,7 +150,7 @@ def joined(entries: Iterable[Iterable[bytes]]) -> Iterator[bytes]:
 
 def body_text(texts: Iterable[bytes], tail: bytes) -> bytes:
     """A request's body of its entries' texts (empty ones vanish) and what follows the input."""
-    return b"".join(body_chunks(([text] for text in texts if text), tail))
+    return b'{"input":[' + b",".join(filter(None, texts)) + b"]" + tail + b"}"
 
 
 def project(history: Iterable[Entry], scope: Scope | str | None = None) -> Request:

@@ -5,6 +5,7 @@ turns. It is written down as references: to turns the rollout already holds, and
 their digest. With them stands the SHA-256 of the body, and the body is rebuilt byte for byte.
 """
 
+import hashlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -12,8 +13,18 @@ from typing import Any, NamedTuple
 
 from turnkeep.archive.documents import expecting, read_document, write_document
 from turnkeep.errors import CorruptRecord
-from turnkeep.history.projection import Entry, Form, Projected, RuntimeEntry, body_text, project_turn, withhold
+from turnkeep.history.projection import (
+    Entry,
+    Form,
+    Projected,
+    RuntimeEntry,
+    body_chunks,
+    body_text,
+    project_turn,
+    withhold,
+)
 from turnkeep.history.turn import Turn
+from turnkeep.history.wire_cache import WireCache
 from turnkeep.wire.json import loads
 from turnkeep.wire.sha import sha256_hex
 
@@ -83,12 +94,14 @@ class Prepared(NamedTuple):
     entries: tuple[Projected, ...]
     tail: bytes
 
-    def body(self) -> bytes:
-        """The request's body."""
-        return body_text((entry.text for entry in self.entries), self.tail)
+    def chunks(self, cache: WireCache | None = None) -> Iterator[bytes]:
+        """The request's body, in chunks."""
+        return body_chunks(self.entries, self.tail, cache)
 
-    def record(self, number_of: Callable[[Turn], int | None]) -> tuple[RequestRecord, bytes, dict[str, bytes]]:
-        """The request as a record, its body, and the pieces that the record needs kept, by digest."""
+    def record(
+        self, number_of: Callable[[Turn], int | None], cache: WireCache | None = None
+    ) -> tuple[RequestRecord, dict[str, bytes]]:
+        """The request as a record, and the pieces that the record needs kept, by digest."""
         blobs: dict[str, bytes] = {}
 
         def keep(text: bytes) -> str:
@@ -100,9 +113,12 @@ class Prepared(NamedTuple):
             number = None if entry.turn is None else number_of(entry.turn)
             return entry.form, keep(entry.text) if number is None else number
 
-        body = self.body()
-        record = RequestRecord(tuple(map(refer, self.entries)), keep(self.tail), sha256_hex(body), len(body))
-        return record, body, blobs
+        digest, length = hashlib.sha256(), 0
+        for chunk in self.chunks(cache):
+            digest.update(chunk)
+            length += len(chunk)
+        record = RequestRecord(tuple(map(refer, self.entries)), keep(self.tail), digest.hexdigest(), length)
+        return record, blobs
 
 
 def rebuild_request(record: RequestRecord, turn: Callable[[int], Turn], piece: Callable[[str], bytes]) -> bytes:

@@ -11,7 +11,7 @@ import asyncio
 import itertools
 import logging
 import random
-from collections.abc import Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from types import MappingProxyType, TracebackType
@@ -29,6 +29,7 @@ from turnkeep.history.capture import capture, capture_without_native
 from turnkeep.history.gaps import MALFORMED_TRAINING, PORTABLE_AFTER_NATIVE, Gap, gap
 from turnkeep.history.projection import Entry, project
 from turnkeep.history.turn import Turn
+from turnkeep.history.wire_cache import DEFAULT_BYTES, WireCache
 from turnkeep.rollout.evidence import CallRecord, Prepared, Reply
 from turnkeep.rollout.record import Rollout
 from turnkeep.rollout.rerun import MadeUpIds
@@ -58,6 +59,7 @@ class PolicyClient:
     twice that, and so on (a server's Retry-After wins). `on_malformed="gap"` keeps a turn without native items where
     the default raises (7.9). `prefix_guard="send"` sends training fields even where a server would splice the wrong
     prefix (7.8). `made_up` are the ids that the agent's runtime makes up, for a re-run; an adapter sets it.
+    `cache_bytes` bounds the memory that holds turns ready to be sent.
     """
 
     def __init__(
@@ -73,6 +75,7 @@ class PolicyClient:
         prefix_guard: Literal["withhold", "send"] = "withhold",
         headers: Mapping[str, str] = MappingProxyType({}),
         made_up: MadeUpIds = MadeUpIds(),  # noqa: B008 - immutable
+        cache_bytes: int = DEFAULT_BYTES,
     ) -> None:
         if on_malformed not in ("raise", "gap") or prefix_guard not in ("withhold", "send"):
             raise ConfigurationError('on_malformed is "raise" or "gap", prefix_guard is "withhold" or "send"')
@@ -85,6 +88,7 @@ class PolicyClient:
         self._timeout, self._retries, self._backoff = timeout, retries, backoff
         self._on_malformed, self._prefix_guard = on_malformed, prefix_guard
         self._headers = dict(headers)
+        self._cache = WireCache(cache_bytes)
         self._http: tuple[asyncio.AbstractEventLoop, httpx.AsyncClient] | None = None
 
     async def call(self, history: Iterable[Entry], params: Mapping[str, Any] | None = None) -> Turn:
@@ -106,14 +110,14 @@ class PolicyClient:
             raise
         prepared, recorded = self._look_up(prepared)
         if recorded is None:
-            record, body, blobs = prepared.record(self.rollout.number_of)
-            number = self.rollout.begin_call(record, blobs, gaps)
+            record, blobs = prepared.record(self.rollout.number_of, self._cache)
+            number, length = self.rollout.begin_call(record, blobs, gaps), record.length
         elif not recorded.in_flight:
             self.rollout.add_gaps(gaps)
             return Answer(self._answer_again(recorded), recorded.number)
         else:  # it was in flight when the process died: sent again, under its first charge
-            number, body = recorded.number, prepared.body()
-        return Answer(self._take(number, await self._exchange(number, body)), number)
+            number, length = recorded.number, recorded.request.length
+        return Answer(self._take(number, await self._exchange(number, prepared, length)), number)
 
     def _prepare(self, history: Iterable[Entry], params: Mapping[str, Any]) -> tuple[Prepared, tuple[Gap, ...]]:
         request = project(history, self.rollout.scope)
@@ -156,10 +160,10 @@ class PolicyClient:
             call=recorded.number,
         )
 
-    async def _exchange(self, number: int, body: bytes) -> bytes:
+    async def _exchange(self, number: int, prepared: Prepared, length: int) -> bytes:
         """Send until a whole 2xx response is there and kept, or the retries are spent."""
         for attempt in itertools.count():
-            reply = await self._post(body)
+            reply = await self._post(prepared, length)
             if reply.error is None:
                 self.rollout.answer_call(number, reply)
                 return reply.body or b""
@@ -192,18 +196,21 @@ class PolicyClient:
         self.rollout.fail_call(number, error)
         raise error
 
-    async def _post(self, body: bytes) -> Reply:
-        """One try. What came back is kept even where it broke off."""
+    async def _post(self, prepared: Prepared, length: int) -> Reply:
+        """One try, the body sent in chunks. What came back is kept even where it broke off."""
         import httpx
 
         headers = {"content-type": "application/json", "accept-encoding": "identity", **self._headers}
+        headers["content-length"] = str(length)
         if cookies := self.rollout.cookies:
             headers["cookie"] = "; ".join(f"{name}={value}" for name, value in cookies.items())
         raw = [(name.encode(), value.encode("latin-1")) for name, value in headers.items()]
         received = bytearray()
         status = None
         try:
-            async with self._client().stream("POST", self.url, content=body, headers=raw) as response:
+            async with self._client().stream(
+                "POST", self.url, content=_stream(prepared.chunks(self._cache)), headers=raw
+            ) as response:
                 status = response.status_code
                 async for chunk in response.aiter_bytes():
                     received += chunk
@@ -243,6 +250,11 @@ class PolicyClient:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.aclose()
+
+
+async def _stream(chunks: Iterable[bytes]) -> AsyncIterator[bytes]:
+    for chunk in chunks:
+        yield chunk
 
 
 def _endpoint(url: str) -> str:

@@ -63,7 +63,7 @@ class Rerun:
 
     def take(self, prepared: Prepared, number_of: Callable[[Turn], int | None]) -> CallRecord | None:
         """The first recorded call not yet used whose request equals this one, or None. It is used from now on."""
-        record, _, blobs = prepared.record(number_of)
+        record, blobs = prepared.record(number_of)
         for digest, text in blobs.items():
             self._shape(digest, text)
         waiting = self._waiting.get(self._key(record.entries, record.tail), [])
@@ -93,7 +93,7 @@ class Rerun:
         The recorded one is that which shares the most entries with it. None where the request goes on from one that
         was used, further than any that is left: the agent has merely got beyond what was recorded.
         """
-        record, sent, blobs = prepared.record(number_of)
+        record, blobs = prepared.record(number_of)
         for digest, text in blobs.items():
             self._shape(digest, text)
         left = max(self._unused.values(), key=lambda call: self._shared(call, record.entries), default=None)
@@ -102,7 +102,7 @@ class Rerun:
         beyond = max((self._shared(call, record.entries) for call in self._used), default=-1)
         if self._shared(left, record.entries) < beyond:
             return None
-        path, recorded, now = first_difference(loads(body(left.number)), loads(sent))
+        path, recorded, now = first_difference(loads(body(left.number)), loads(b"".join(prepared.chunks())))
         return {"call": left.number, "path": path, "recorded": _brief(recorded), "now": _brief(now)}
 
     def _shared(self, call: CallRecord, entries: Sequence[Ref]) -> int:
