@@ -234,7 +234,9 @@ class PolicyClient:
         loop = asyncio.get_running_loop()
         if self._http is None or self._http[0] is not loop:
             timeout = httpx.Timeout(self._timeout, connect=min(self._timeout, 30.0))
-            self._http = (loop, httpx.AsyncClient(timeout=timeout, limits=httpx.Limits(max_connections=None)))
+            verify = self.url.startswith("https:")  # certificates take long to load, and plain HTTP needs none
+            limits = httpx.Limits(max_connections=None)
+            self._http = (loop, httpx.AsyncClient(timeout=timeout, limits=limits, verify=verify))
         return self._http[1]
 
     async def aclose(self) -> None:
