@@ -147,7 +147,7 @@ def test_an_archive_in_the_seeds_shape_opens() -> None:
 _CALL = write_call(CallRecord(0, RequestRecord((), "a", "b", 0)))
 
 
-@pytest.mark.parametrize("version", [2, 99, "2", None, 0, 1.5])
+@pytest.mark.parametrize("version", [3, 99, "2", None, 0, 1.5])
 @pytest.mark.parametrize(
     ("document", "read"),
     [

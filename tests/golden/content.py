@@ -1,5 +1,6 @@
 """What the golden files hold, written out: version 1's content never changes."""
 
+import json
 from typing import Any
 
 import turnkeep
@@ -93,6 +94,26 @@ def turns() -> dict[str, Turn]:
         "stale": turnkeep.from_json(stale),
         "foreign": turnkeep.from_json(foreign),
     }
+
+
+def stored_bodies() -> list[bytes]:
+    """Bodies with long arrays: ids of three bytes and of four, experts large enough to stand apart, two spellings."""
+    prompt, generation = list(range(70_000, 70_060)), list(range(2**24, 2**24 + 40))
+    found = []
+    for number in range(2):
+        message: dict[str, Any] = {
+            "id": f"msg_{number}",
+            "type": "message",
+            "content": [{"type": "output_text", "text": f"Turn {number}, é.", "annotations": []}],
+            "prompt_token_ids": prompt,
+            "generation_token_ids": generation,
+            "generation_log_probs": [-token / 64 for token in range(40)],
+            "routed_experts": [[[(token * 31 + layer) % 256] * 8 for layer in range(210)] for token in range(40)],
+        }
+        text = json.dumps({"id": f"resp_{number}", "model": "m", "status": "completed", "output": [message]})
+        found.append((text.replace(", ", ",") if number else text).encode())
+        prompt = [*prompt, *generation, 7, 8, 9]
+    return found
 
 
 GAPS = (Gap("foreign_turn_projected_portable", "inv-1", "detail"), Gap("own", None, None))

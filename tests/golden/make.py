@@ -7,13 +7,14 @@ file stays as that version wrote it, and opens for ever (contract 9.4).
 import json
 import sqlite3
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from content import GAPS, SCOPE, responses, turns
+from content import GAPS, SCOPE, responses, stored_bodies, turns
 
 import turnkeep
-from turnkeep.archive import arrays, packed
+from turnkeep.archive import arrays, bodies, packed
 from turnkeep.rollout import evidence, state
 from turnkeep.rollout.evidence import Attempt, CallRecord, Prepared, RequestRecord
 from turnkeep.rollout.state import State
@@ -32,6 +33,14 @@ CALL = CallRecord(
     response="34" * 32,
     turn=1,
     failure={"type": "MalformedItem", "message": "é", "item": 0, "field": "prompt_token_ids", "index": 1},
+)
+FIRST_CALL = CallRecord(0, RequestRecord((("plain", "ab" * 32), ("native", 0)), "cd" * 32, "ef" * 32, 12))
+CALL_2 = replace(
+    CALL,
+    request=replace(CALL.request, entries=(*FIRST_CALL.request.entries, ("withheld", 2))),
+    body=("56" * 32, "78" * 32),
+    texts={"cd" * 32: ',"model":"é"'},
+    base=(0, 2),
 )
 STATE = State(
     scope=str(SCOPE),
@@ -64,9 +73,21 @@ def make_turn_documents(folder: Path) -> None:
             (folder / digest).write_bytes(data)
 
 
+def make_body_documents(folder: Path) -> None:
+    """The documents of turns whose bodies are stored, and their blobs, by digest; the second extends the first."""
+    known: tuple[bodies.Known, ...] = ()
+    for number, body in enumerate(stored_bodies()):
+        stored = bodies.store_body(bodies.cut_body(body), known)
+        known = stored.known
+        document = arrays.write_body_document(turnkeep.capture(body, SCOPE), number or None, stored.refs)
+        (folder / f"turn-{number}.json").write_bytes(document)
+        for digest, data in stored.blobs.items():
+            (folder / digest).write_bytes(data)
+
+
 def make_call_document(folder: Path) -> None:
-    """A policy call with everything in."""
-    (folder / "call.json").write_bytes(evidence.write_call(CALL))
+    """A policy call with everything in, which begins as another does."""
+    (folder / "call.json").write_bytes(evidence.write_call(CALL_2))
 
 
 def make_state_document(folder: Path) -> None:
@@ -131,6 +152,7 @@ MAKERS = {
     f"packed-v{packed.VERSION}": make_packed,
     f"json-form-v{JSON_FORM_VERSION}": make_json_forms,
     f"turn-document-v{arrays.VERSION}": make_turn_documents,
+    f"turn-document-v{arrays.BODY_VERSION}": make_body_documents,
     f"call-document-v{evidence.VERSION}": make_call_document,
     f"state-document-v{state.VERSION}": make_state_document,
     f"sqlite-v{STORE_VERSION}": make_store,

@@ -4,10 +4,11 @@ import json
 import shutil
 import sqlite3
 from pathlib import Path
+from typing import Any
 
 import pytest
-from content import GAPS, REQUEST, SCOPE, responses, turns
-from make import CALL, MAKERS, STATE, packed_turns
+from content import GAPS, REQUEST, SCOPE, responses, stored_bodies, turns
+from make import CALL, CALL_2, FIRST_CALL, MAKERS, STATE, packed_turns
 
 from turnkeep import (
     CorruptRecord,
@@ -23,7 +24,8 @@ from turnkeep import (
     to_json,
     unpack,
 )
-from turnkeep.archive.arrays import attach, detach, read_turn_document
+from turnkeep.archive.arrays import attach, detach, read_turn, read_turn_document
+from turnkeep.archive.bodies import Bodies
 from turnkeep.rollout.evidence import read_call
 from turnkeep.rollout.state import read_state
 from turnkeep.rollout.verify import verify_rollout
@@ -88,6 +90,27 @@ def test_call_document_v1_opens() -> None:
     assert read_call((HERE / "call-document-v1" / "call.json").read_bytes()) == CALL
 
 
+def test_call_document_v2_opens() -> None:
+    """The policy call of version 2, which begins as another does, is the call that was written (contract 9.4)."""
+    found = read_call((HERE / "call-document-v2" / "call.json").read_bytes(), [FIRST_CALL])
+    assert (found, found.base) == (CALL_2, CALL_2.base)
+
+
+@pytest.mark.parametrize("number", range(2))
+def test_turn_document_v2_opens(number: int) -> None:
+    """A turn whose body is stored is that turn, and its body comes back byte for byte (contract 9.4, 7.11)."""
+    folder = HERE / "turn-document-v2"
+
+    def blob(digest: str, *, checked: bool = True) -> bytes:
+        return (folder / digest).read_bytes()
+
+    members = read_turn_document((folder / f"turn-{number}.json").read_bytes())
+    body = stored_bodies()[number]
+    turn = read_turn(members, Bodies(blob), blob)
+    assert (turn, turn.digest, turn.body) == (capture(body, SCOPE), members["digest"], body)
+    assert Bodies(blob).text(members["body"][0]) == body
+
+
 def test_state_document_v1_opens() -> None:
     """The rollout's state of version 1 is the state that was written (contract 9.4)."""
     state = read_state((HERE / "state-document-v1" / "state.json").read_bytes())
@@ -97,13 +120,19 @@ def test_state_document_v1_opens() -> None:
 
 @pytest.fixture
 def store_v1(tmp_path: Path) -> Path:
-    """A copy of the golden store: opening it leaves files beside it."""
+    """A copy of the golden store of version 1: opening it leaves files beside it, and migrates it."""
     return Path(shutil.copy(HERE / "sqlite-v1" / "rollouts.db", tmp_path / "rollouts.db"))
 
 
-def test_sqlite_v1_opens(store_v1: Path) -> None:
+@pytest.fixture(params=["sqlite-v1", "sqlite-v2"])
+def golden_store(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
+    """A copy of the golden store of each version."""
+    return Path(shutil.copy(HERE / request.param / "rollouts.db", tmp_path / "rollouts.db"))
+
+
+def test_sqlite_opens(golden_store: Path) -> None:
     """All turns, evidence, gaps and failures of the golden store are what was written, and it verifies (9.4, 9.3)."""
-    with open_store(store_v1, create=False) as store:
+    with open_store(golden_store, create=False) as store:
         assert store.rollouts() == ["calls", "turns"]
         bare, rollout = RolloutView(store, "turns"), RolloutView(store, "calls")
         assert list(bare.turns) == TURNS
@@ -126,12 +155,12 @@ def test_sqlite_v1_opens(store_v1: Path) -> None:
         }
 
 
-def test_sqlite_v1_can_be_written_on(store_v1: Path) -> None:
+def test_sqlite_can_be_written_on(golden_store: Path) -> None:
     """A rollout of the golden store goes on: the old turns stay, a new one is added (contract 9.4)."""
     new = capture(responses()["nothing"], SCOPE)
-    with open_store(store_v1) as store, Rollout.open(store, "calls") as rollout:
+    with open_store(golden_store) as store, Rollout.open(store, "calls") as rollout:
         rollout.add_turn(new)
-    with open_store(store_v1) as store:
+    with open_store(golden_store) as store:
         assert RolloutView(store, "calls").turns == (*TURNS[:2], new)
 
 
@@ -156,11 +185,11 @@ def test_a_newer_store_is_refused_by_number_and_left_alone(store_v1: Path) -> No
 def test_a_newer_document_is_refused_by_number(kind: str) -> None:
     """A golden document with a newer version is refused by its number (contract 9.4)."""
     name = "turn-0" if kind == "turn" else kind
-    read = {"turn": read_turn_document, "call": read_call, "state": read_state}[kind]
+    read: Any = {"turn": read_turn_document, "call": read_call, "state": read_state}[kind]
     members = json.loads((HERE / f"{kind}-document-v1" / f"{name}.json").read_bytes())
     assert read(json.dumps(members).encode()) is not None
-    with pytest.raises(UnsupportedVersion, match="2"):
-        read(json.dumps({**members, "version": 2}).encode())
+    with pytest.raises(UnsupportedVersion, match="3"):
+        read(json.dumps({**members, "version": 3}).encode())
 
 
 def test_making_leaves_golden_files_alone(capsys: pytest.CaptureFixture[str]) -> None:

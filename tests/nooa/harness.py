@@ -49,13 +49,13 @@ def bench(
     """A server that says `steps`, and a client in a fresh rollout."""
     script = make_script(steps if isinstance(steps, dict) else {"made_up": MADE_UP, "steps": steps})
     policy = {name: llm.pop(name) for name in ("prefix_guard", "retries", "on_malformed") if name in llm}
-    with running_policy(script=script, faults=faults) as url:
-        opened = Rollout.open(open_store(store), rollout, scope=SCOPE)
+    with (
+        running_policy(script=script, faults=faults) as url,
+        open_store(store) as kept,
+        Rollout.open(kept, rollout, scope=SCOPE) as opened,
+    ):
         client = PolicyClient(url, opened, **policy)
-        try:
-            yield Bench(url, opened, TurnkeepLLM(client, **llm))
-        finally:
-            opened.close()
+        yield Bench(url, opened, TurnkeepLLM(client, **llm))
 
 
 def play[T](bench: Bench, story: Callable[[], Awaitable[T]]) -> T:

@@ -1,6 +1,7 @@
 """A new process that restores clerks and lets each go on: `python restore.py CASES.json`, results to CASES.json.out.
 
-A case has `url`, `store`, `rollout`, `embed`, and either `db` (NOOA's SQLite file) or `snapshot` (a JSON file).
+A case has `url`, `store`, `rollout`, `embed`, and either `db` (NOOA's SQLite file) or `snapshot` (a JSON file). With
+`brief` it makes one report, not two.
 """
 
 import asyncio
@@ -23,7 +24,8 @@ from turnkeep.wire.json import dumps, loads
 
 async def go_on(case: dict[str, Any]) -> dict[str, Any]:
     """Restore the case's clerk, report and count once more, and say what was sent."""
-    rollout = Rollout.open(open_store(case["store"]), case["rollout"], scope=SCOPE)
+    store = open_store(case["store"])
+    rollout = Rollout.open(store, case["rollout"], scope=SCOPE)
     before = rollout.used
     async with PolicyClient(case["url"], rollout) as policy:
         llm = TurnkeepLLM(policy, embed=case["embed"])
@@ -38,19 +40,21 @@ async def go_on(case: dict[str, Any]) -> dict[str, Any]:
         report = await clerk.report("north")
         first = loads(rollout.request(before))
         gaps = [gap.code for gap in rollout.gaps]
-        again = await clerk.report("south")
+        again = report if case.get("brief") else await clerk.report("south")
         if storage is not None:
             storage.close()
-    rollout.close()
-    return {
+    said = {
         "first": first,
-        "second": loads(rollout.request(before + 1)),
+        "second": loads(rollout.request(rollout.used - 1)),
         "gaps": gaps,
         "shelves": shelves,
         "attributes": attributes,
         "boxes": [report.boxes, again.boxes],
         "answer": loads(rollout.response(before) or b"null"),
     }
+    rollout.close()
+    store.close()
+    return said
 
 
 if __name__ == "__main__":

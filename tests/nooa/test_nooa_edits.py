@@ -60,6 +60,8 @@ def test_an_edited_call_is_replayed_portably(stored: bool, tmp_path: Path) -> No
         assert not set(ARRAYS) & set(call)
         assert {"role": "assistant", "content": "a thought"} in sent
         assert b.codes() == ["foreign_turn_projected_portable"]
+        if storage is not None:
+            storage.close()
 
 
 def test_an_edited_text_is_replayed_as_edited() -> None:

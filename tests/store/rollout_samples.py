@@ -41,7 +41,7 @@ def make_response(number: int, tokens: int = 40) -> dict[str, Any]:
 
 def fill_rollout(rollout: Rollout, turns: int = 4) -> None:
     """Make `turns` policy calls, the second with a failed attempt before it; a tool; a failure; a call in flight."""
-    history: list[Entry] = [{"role": "system", "content": "Be exact."}, {"role": "user", "content": "Go."}]
+    history: list[Entry] = [{"role": "system", "content": "Be exact."}, {"role": "user", "content": "Go. " * 300}]
     for number in range(turns):
         call = begin(rollout, history)
         if number == 1:

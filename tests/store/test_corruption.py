@@ -4,8 +4,9 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import msgspec
 import pytest
 from rollout_samples import SCOPE, fill_rollout, readings
 
@@ -14,6 +15,7 @@ from turnkeep.rollout.record import Rollout
 from turnkeep.rollout.verify import verify_rollout
 from turnkeep.rollout.view import RolloutView
 from turnkeep.store.base import KINDS
+from turnkeep.store.migrations import CODES
 from turnkeep.store.sqlite import SqliteStore
 
 TURNS, CALLS = 4, 6
@@ -100,7 +102,7 @@ def test_any_flipped_bit_of_the_structure_is_found_or_does_no_harm(
 def record_places(data: bytes, path: Path) -> list[int]:
     """Where the record headers of rows and states stand: just before the bytes of a document."""
     with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as db:
-        cells = [row for kind in KINDS for row in db.execute(f"SELECT document FROM {kind}")]
+        cells = db.execute("SELECT document FROM records").fetchall()
         cells += db.execute("SELECT id FROM rollouts").fetchall()
     places: list[int] = []
     for (cell,) in cells:
@@ -142,20 +144,33 @@ def test_writing_to_a_damaged_store_raises_nothing_foreign(copy: Path, seed: int
             rollout.tools()
 
 
-def arrays_of(path: Path, rollout: str) -> list[tuple[int, int, str, str]]:
+class Place(NamedTuple):
+    """Where an array's bytes stand: its turn, item and field, the blob, and the position in that."""
+
+    turn: int
+    part: int
+    field: str
+    blob: str
+    position: int
+
+
+def arrays_of(path: Path, rollout: str) -> Iterator[Place]:
     with SqliteStore(path) as store:
-        view = RolloutView(store, rollout)
-        documents = enumerate(view._documents)
-        return [(turn, ref["part"], ref["field"], ref["blob"]) for turn, doc in documents for ref in doc["arrays"]]
+        for turn, document in enumerate(RolloutView(store, rollout)._documents):
+            digest = document["body"][0]
+            blob = store.blob(digest)
+            assert blob is not None
+            for hole in msgspec.msgpack.decode(blob[6:])[1]:
+                yield Place(turn, hole[0], hole[1], digest, blob.index(hole[-1]))
 
 
 def test_a_damaged_array_is_named(copy: Path) -> None:
     """A bit flipped in an array is found by that array's own digest, and rollout, turn and field are named (9.3)."""
-    arrays = arrays_of(copy, "r-1")
+    arrays = list(arrays_of(copy, "r-1"))
     fields = {"prompt_token_ids", "generation_token_ids", "generation_log_probs", "routed_experts"}
-    assert {field for _, _, field, _ in arrays} == fields
-    for turn, part, field, digest in arrays:
-        with SqliteStore(copy) as store, changed_blob(copy, digest, 3):
+    assert {array.field for array in arrays} == fields
+    for turn, part, field, digest, position in arrays:
+        with SqliteStore(copy) as store, changed_blob(copy, digest, position + 3):
             view = RolloutView(store, "r-1")
             with pytest.raises(CorruptRecord) as caught:
                 view.turn(turn)
@@ -167,25 +182,28 @@ def test_a_damaged_array_is_named(copy: Path) -> None:
             assert all(view.turn(other).parts for other in range(TURNS) if other != turn)
 
 
-def test_a_missing_array_is_named(copy: Path) -> None:
-    """An array whose bytes are gone is found and named just as one that was changed (contract 9.3)."""
-    turn, part, field, digest = arrays_of(copy, "r-1")[5]
+def test_a_missing_body_is_named(copy: Path) -> None:
+    """A turn whose stored body is gone is found and named, and so is the call that received it (contract 9.3)."""
+    turn, _, _, digest, _ = list(arrays_of(copy, "r-1"))[5]
     with closing(sqlite3.connect(copy)) as db:
         db.execute("DELETE FROM blobs WHERE digest = ?", (bytes.fromhex(digest),))
         db.commit()
     with SqliteStore(copy) as store, pytest.raises(CorruptRecord) as caught:
         RolloutView(store, "r-1").turn(turn)
-    error = caught.value
-    assert (error.rollout, error.turn, error.item, error.field) == ("r-1", turn, part, field)
+    assert (caught.value.rollout, caught.value.turn) == ("r-1", turn)
+    with SqliteStore(copy) as store, pytest.raises(CorruptRecord) as caught:
+        RolloutView(store, "r-1").response(turn)
+    assert (caught.value.rollout, caught.value.call) == ("r-1", turn)
 
 
 def test_damaged_evidence_is_named(copy: Path) -> None:
     """A bit flipped in a response, a piece of a request or a failed attempt is found with rollout and call (9.3)."""
     with SqliteStore(copy) as store:
         view = RolloutView(store, "r-1")
-        digests = [(0, view.calls[0].response), (2, view.calls[2].request.tail), (1, view.calls[1].attempts[0].body)]
+        request = view.calls[2].request.entries[0][1]
+        digests = [(0, view.calls[0].body[0]), (2, request), (1, view.calls[1].attempts[0].body)]
         for call, digest in digests:
-            assert digest is not None
+            assert isinstance(digest, str)
             with changed_blob(copy, digest, 11):
                 damaged = RolloutView(store, "r-1")
                 with pytest.raises(CorruptRecord) as caught:
@@ -198,8 +216,8 @@ def test_damaged_evidence_is_named(copy: Path) -> None:
 def test_a_lost_row_is_found(copy: Path, kind: str) -> None:
     """A row that is gone, the last of its kind included, is found: nothing is shorter in silence (contract 9.3)."""
     with closing(sqlite3.connect(copy)) as db:
-        newest = f"SELECT max(number) FROM {kind} WHERE rollout = 1"
-        db.execute(f"DELETE FROM {kind} WHERE rollout = 1 AND number = ({newest})")
+        newest = f"SELECT max(number) FROM records WHERE rollout = 1 AND kind = {CODES[kind]}"
+        db.execute(f"DELETE FROM records WHERE rollout = 1 AND kind = {CODES[kind]} AND number = ({newest})")
         db.commit()
     with SqliteStore(copy) as store:
         with pytest.raises(CorruptRecord) as caught:
@@ -211,8 +229,9 @@ def test_a_lost_row_is_found(copy: Path, kind: str) -> None:
 def test_rows_in_each_others_place_are_found(copy: Path) -> None:
     """A turn that stands under another's number is found, though all its bytes are right (9.3)."""
     swaps = (
-        "UPDATE turns SET number = CASE number WHEN 0 THEN 1 ELSE 0 END + 100 WHERE rollout = 1 AND number < 2",
-        "UPDATE turns SET number = number - 100 WHERE rollout = 1 AND number >= 100",
+        "UPDATE records SET number = CASE number WHEN 0 THEN 1 ELSE 0 END + 100 "
+        "WHERE rollout = 1 AND kind = 1 AND number < 2",
+        "UPDATE records SET number = number - 100 WHERE rollout = 1 AND kind = 1 AND number BETWEEN 100 AND 101",
     )
     with closing(sqlite3.connect(copy)) as db:
         for swap in swaps:

@@ -3,6 +3,7 @@ from contextlib import closing
 from pathlib import Path
 
 from turnkeep.store.base import Store
+from turnkeep.store.migrations import CODES, STATE_NUMBER
 from turnkeep.store.sqlite import SqliteStore
 from turnkeep.testing.store_contract import Place, StoreContract
 
@@ -16,11 +17,11 @@ class TestSqliteStore(StoreContract):
 
     def flip(self, folder: Path, store: Store, place: Place, bit: int) -> None:
         """Change one bit of a cell by SQL of its own, digests left as they are."""
-        owned = "rollout = (SELECT key FROM rollouts WHERE id = ?) AND number = ?"
+        kind, number = ("states", STATE_NUMBER) if place.what == "state" else (place.what, place.number)
+        owned = "rollout = (SELECT key FROM rollouts WHERE id = ?) AND kind = ? AND number = ?"
         table, column, where, values = {
             "blob": ("blobs", "data", "digest = ?", (bytes.fromhex(place.digest or "00"),)),
-            "state": ("rollouts", "state", "id = ?", (place.rollout,)),
-        }.get(place.what, (place.what, "document", owned, (place.rollout, place.number)))
+        }.get(place.what, ("records", "document", owned, (place.rollout, CODES.get(kind), number)))
         with closing(sqlite3.connect(folder / "rollouts.db", isolation_level=None)) as db:
             (data,) = db.execute(f"SELECT {column} FROM {table} WHERE {where}", values).fetchone()
             changed = bytearray(data)

@@ -6,15 +6,22 @@ The document is versioned JSON, version 1:
      "turn": <the JSON form, null where an array stands>,
      "arrays": [{"part": i, "field": name, "dtype": "uint16", "shape": [...], "blob": <SHA-256 of the bytes>}, ...]}
 
-An array's bytes are C-contiguous and little-endian.
+An array's bytes are C-contiguous and little-endian. A turn whose received body is stored needs neither: version 2,
+
+    {"format": "turnkeep-turn", "version": 2, "digest": <Turn.digest>, "call": <number or null>, "scope": <or null>,
+     "body": [<digest of the stored body>, <digests of its large arrays>, ...]}
+
+is captured again from that body.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from turnkeep.archive.bodies import Bodies
 from turnkeep.archive.documents import expecting, read_document, write_document
 from turnkeep.archive.json_form import from_skeleton, to_skeleton
 from turnkeep.errors import CorruptRecord, TurnkeepError
+from turnkeep.history.capture import capture_again
 from turnkeep.history.turn import Turn
 from turnkeep.wire.sha import sha256_hex
 
@@ -23,6 +30,7 @@ if TYPE_CHECKING:
 
 FORMAT = "turnkeep-turn"
 VERSION = 1
+BODY_VERSION = 2
 
 
 class Detached(NamedTuple):
@@ -49,7 +57,25 @@ def detach(turn: Turn, call: int | None = None) -> Detached:
 
 def read_turn_document(document: bytes) -> dict[str, Any]:
     """The document's members. Raises ArchiveError, UnsupportedVersion."""
-    return read_document(document, FORMAT, VERSION)
+    return read_document(document, FORMAT, VERSION, BODY_VERSION)
+
+
+def write_body_document(turn: Turn, call: int | None, body: Sequence[str]) -> bytes:
+    """The document, version 2, of a turn that is captured again from the stored body `body`."""
+    members = {"digest": turn.digest, "call": call, "scope": turn.scope, "body": list(body)}
+    return write_document(FORMAT, BODY_VERSION, members)
+
+
+def read_turn(document: Mapping[str, Any], bodies: Bodies, blob: Callable[[str], bytes | None]) -> Turn:
+    """The turn of a document of either version. Raises as `attach` does."""
+    if "body" not in document:
+        return attach(document, blob)
+    with expecting(FORMAT):
+        received, arrays, _ = bodies.read(document["body"][0])
+        turn, digest = capture_again(received, arrays, document["scope"]), document["digest"]
+    if turn.digest != digest:
+        raise CorruptRecord("the turn is not what was written: its digest differs")
+    return turn
 
 
 def attach(document: Mapping[str, Any], blob: Callable[[str], bytes | None]) -> Turn:

@@ -13,8 +13,8 @@ def write_document(form: str, version: int, members: dict[str, Any]) -> bytes:
     return dumps({"format": form, "version": version, **members})
 
 
-def read_document(document: bytes, form: str, version: int) -> dict[str, Any]:
-    """The members of a document, without its format and version.
+def read_document(document: bytes, form: str, *versions: int) -> dict[str, Any]:
+    """The members of a document of one of `versions`, without its format and version.
 
     Raises UnsupportedVersion, which says the number, for another version, ArchiveError for anything else.
     """
@@ -25,8 +25,9 @@ def read_document(document: bytes, form: str, version: int) -> dict[str, Any]:
     if not isinstance(value, dict) or value.pop("format", None) != form:
         raise ArchiveError(f"this is no {form} document")
     found = value.pop("version", None)
-    if type(found) is not int or found != version:
-        raise UnsupportedVersion(f"a {form} document of version {found}; this turnkeep knows version {version}")
+    if type(found) is not int or found not in versions:
+        known = " and ".join(map(str, versions))
+        raise UnsupportedVersion(f"a {form} document of version {found}; this turnkeep knows version {known}")
     return value
 
 

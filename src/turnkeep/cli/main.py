@@ -1,6 +1,7 @@
 """The `turnkeep` command. Each command's work is in a module of its own, imported when it is called."""
 
 import sys
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -16,6 +17,9 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
 )
+
+migrate_app = typer.Typer(no_args_is_help=True, rich_markup_mode="markdown")
+app.add_typer(migrate_app, name="migrate")
 
 Store = Annotated[str, typer.Option("--store", metavar="URL", help="A store: sqlite:///file.db, or a path.")]
 AsJson = Annotated[bool, typer.Option("--json", help="JSON for machines instead of a table.")]
@@ -116,6 +120,37 @@ def verify(
 
 
 @app.command()
+def prune(
+    before: Annotated[str | None, typer.Option(metavar="DATE", help="Those begun before it (ISO 8601; UTC).")] = None,
+    keep: Annotated[int | None, typer.Option(min=0, metavar="N", help="All but the newest N.")] = None,
+    store: Store = DEFAULT_URL,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say which.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Delete whole rollouts, evidence included, all or nothing. Those that are being written stay.
+
+    Example: `turnkeep prune --before 2026-01-31 --store rollouts.db`
+    """
+    from turnkeep.cli.prune import prune_store, read_choice
+
+    with readable_errors(as_json=as_json):
+        prune_store(store, read_choice(before, keep), dry_run=dry_run, yes=yes, as_json=as_json)
+
+
+@app.command()
+def compact(store: Store = DEFAULT_URL, as_json: AsJson = False) -> None:
+    """Give the room of what was deleted back to the disk. Refused while a rollout is being written.
+
+    Example: `turnkeep compact --store rollouts.db`
+    """
+    from turnkeep.cli.compact import compact_store
+
+    with readable_errors(as_json=as_json):
+        compact_store(store, as_json=as_json)
+
+
+@app.command()
 def apply() -> None:
     """Answer requests, one JSON line each, on standard input: the core for other languages.
 
@@ -150,6 +185,46 @@ def serve_policy(
 
     with readable_errors():
         serve(port, script, seed, fault or [])
+
+
+class MigrateTo(StrEnum):
+    """How a NOOA storage is to keep its turns."""
+
+    reference = "reference"
+    archive = "archive"
+
+
+@migrate_app.callback()
+def _migrate() -> None:
+    """Convert what another runtime keeps, both ways, all or nothing.
+
+    Example: `turnkeep migrate nooa nooa.db --to reference --store rollouts.db`
+    """
+
+
+@migrate_app.command("nooa")
+def migrate_nooa(
+    database: Annotated[Path, typer.Argument(metavar="DB", help="NOOA's SQLite storage, or a JSON snapshot.")],
+    to: Annotated[
+        MigrateTo,
+        typer.Option(help="reference: turns go to the store. archive: turns come back into NOOA's events."),
+    ],
+    store: Store = DEFAULT_URL,
+    rollout: Annotated[
+        str | None, typer.Option(metavar="ID", help="Where turns go or are (default: the rollout that made each).")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Check everything and change nothing.")] = False,
+    backup: Annotated[bool, typer.Option("--backup/--no-backup", help="Keep the old file as DB.bak.")] = True,
+    as_json: AsJson = False,
+) -> None:
+    """Move a NOOA storage's turns to the store, leaving references, or back; every turn compared before it replaces.
+
+    Example: `turnkeep migrate nooa nooa.db --to reference --store rollouts.db`
+    """
+    from turnkeep.cli.migrate import migrate_nooa
+
+    with readable_errors(as_json=as_json):
+        migrate_nooa(database, to.value, store, rollout, dry_run=dry_run, keep_backup=backup, as_json=as_json)
 
 
 def main() -> None:

@@ -9,20 +9,23 @@ from turnkeep.history.scope import Scope, scope_text
 from turnkeep.history.turn import PART_TYPES, PUBLIC_FIELDS, Hole, Part, Received, Turn
 from turnkeep.wire.item import CLIENT_CALLS, Item, Readable, read_item
 from turnkeep.wire.json import DEEPEST, Fault, InexactJson, NotJson, dumps, find_unwritable, loads
-from turnkeep.wire.scan import Cut, fill_in, scan_body, take_out
+from turnkeep.wire.scan import Cut, Scanned, fill_in, scan_body, take_out
 from turnkeep.wire.training import TRAINING_FIELDS, check_training
 
 if TYPE_CHECKING:
     from turnkeep.wire.training import Array
 
 
-def capture(body: bytes | str | Mapping[str, Any], scope: Scope | str | None = None) -> Turn:
+def capture(
+    body: bytes | str | Mapping[str, Any], scope: Scope | str | None = None, scanned: Scanned | None = None
+) -> Turn:
     """The turn that a Responses object makes: one part per output item, each with its complete item.
 
-    `body` is the response as received, or the parsed object. Raises TransportFailure where it is no Responses object,
+    `body` is the response as received, or the parsed object; `scanned` is what `scan_body` gave for it, where it is at
+    hand. Raises TransportFailure where it is no Responses object,
     MalformedItem where an item breaks contract 1.5 or 1.6, UnsupportedClientCall for a call nobody here can answer.
     """
-    response = _read_response(body)
+    response = _read_response(body, scanned)
     if response.faults:
         raise response_fault(response.faults[0])
     parts = tuple(_part(*_checked(members, index)) for index, members in enumerate(response.value["output"]))
@@ -41,7 +44,7 @@ def capture_without_native(body: bytes | str | Mapping[str, Any], scope: Scope |
             raise response_fault(fault)
     parts = tuple(_part(_readable(members, index), None) for index, members in enumerate(response.value["output"]))
     _refuse_client_calls(response.value["output"])
-    return _turn(response, parts, scope)
+    return replace(_turn(response, parts, scope), received=None)  # the body alone would make a turn with natives
 
 
 def capture_again(received: Received, arrays: "Sequence[Array]", scope: str | None) -> Turn:
@@ -63,14 +66,14 @@ class _Response(NamedTuple):
     cuts: Sequence[Cut] = ()
 
 
-def _read_response(body: bytes | str | Mapping[str, Any]) -> _Response:
+def _read_response(body: bytes | str | Mapping[str, Any], scanned: Scanned | None = None) -> _Response:
     """The Responses object of a body.
 
     Raises TransportFailure where it is no Responses object, or where something is wrong outside the items.
     """
     raw = body if isinstance(body, bytes) else None
     try:
-        response = _parse(body)
+        response = _parse(body) if scanned is None else _Response(scanned.value, (), raw, scanned.cuts)
     except NotJson as error:
         raise TransportFailure(f"the response is no JSON: {error}", body=raw) from None
     if not isinstance(response.value, dict) or not isinstance(response.value.get("output"), list):

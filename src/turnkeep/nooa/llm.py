@@ -7,22 +7,24 @@ from typing import Any, Literal
 from nooa.runtime import context_vars as nooa_context
 from nooa.unifiedllm import unifiedllm as nooa_llm
 
-from turnkeep.archive.json_form import dumps_turn, loads_turn
 from turnkeep.errors import (
     BudgetExhausted,
     ConfigurationError,
     CorruptRecord,
     MalformedItem,
+    MissingTurn,
     PreparationFailure,
     TransportFailure,
     UnsupportedClientCall,
 )
 from turnkeep.history.structured import parse_output
 from turnkeep.history.turn import Turn
+from turnkeep.nooa.archives import read_archive, write_archive
 from turnkeep.nooa.events import Flight, current, is_heard, listen
 from turnkeep.nooa.marks import Carried
 from turnkeep.nooa.messages import NOT_EXECUTED_DETAIL, NOT_EXECUTED_GAP, to_history
 from turnkeep.nooa.parts import has_ordered_parts, native_response
+from turnkeep.nooa.references import References
 from turnkeep.nooa.render import keeping, mark_runtime_calls, rendered_archives
 from turnkeep.nooa.request import request_params, usage_counts
 from turnkeep.rollout.policy import PolicyClient
@@ -51,7 +53,8 @@ class TurnkeepLLM(nooa_llm.UnifiedLLM):  # type: ignore[misc]
     """A NOOA client that keeps every turn exactly.
 
     `embed="archive"` writes each turn whole into the metadata of the NOOA event it became; NOOA's own storage is then
-    all that a restore needs. `embed="reference"` writes its digest there and leaves the turn to turnkeep's store.
+    all that a restore needs. `embed="reference"` writes its digest there and leaves the turn to turnkeep's store, where
+    it is looked for in the client's rollout, then in the one that made it.
     Several agents may share a client; each is to be attached once, before its first call.
     """
 
@@ -72,6 +75,7 @@ class TurnkeepLLM(nooa_llm.UnifiedLLM):  # type: ignore[misc]
         self.embed = embed
         self._context_window = context_window
         self._turns: dict[str, Turn] = {}
+        self._references = References(policy.rollout._store)
 
     @property
     def rollout(self) -> Rollout:
@@ -113,7 +117,7 @@ class TurnkeepLLM(nooa_llm.UnifiedLLM):  # type: ignore[misc]
             self._record(error)
             raise
         self._turns[turn.digest] = turn
-        archive = dumps_turn(turn) if self.embed == "archive" else None
+        archive = write_archive(turn) if self.embed == "archive" else None
         current.set(Flight(turn, self.rollout.id, archive, bool(tools)))
         parsed = None if output_model is None else parse_output(turn, self._response_object(call), output_model)
         return _response(turn, parsed)
@@ -157,11 +161,21 @@ class TurnkeepLLM(nooa_llm.UnifiedLLM):  # type: ignore[misc]
         digest = carried["turn"]
         if digest not in self._turns:
             archive = rendered_archives.get().get(digest)
-            turn = self.rollout.turn_of_digest(digest) if archive is None else loads_turn(archive)
+            turn = self._referenced(carried) if archive is None else read_archive(archive)
             if turn.digest != digest:
                 raise CorruptRecord(f"an event's archive is not the turn {digest}", rollout=carried.get("rollout"))
             self._turns[digest] = turn
         return self._turns[digest]
+
+    def _referenced(self, carried: Carried) -> Turn:
+        """The turn in the store: in the rollout that the mark names, or in this one."""
+        digest, maker = carried["turn"], carried.get("rollout", self.rollout.id)
+        if maker != self.rollout.id and (turn := self._references.find(maker, digest)) is not None:
+            return turn
+        try:
+            return self.rollout.turn_of_digest(digest)
+        except MissingTurn:
+            raise MissingTurn(f"the store holds no turn of digest {digest}", rollout=maker) from None
 
 
 def _response(turn: Turn, parsed: Any) -> Any:

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 from turnkeep.errors import ConfigurationError
-from turnkeep.nooa.llm import TurnkeepLLM, current_rollout
 from turnkeep.rollout import tools
 from turnkeep.rollout.record import Rollout
 
@@ -47,6 +46,8 @@ def once[**P, R](method: Callable[P, R]) -> Callable[P, R]:
 
 def _rollout_of(owner: Any, name: str) -> Rollout:
     """The rollout of the agent's client, else of the policy call that this context came from."""
+    from turnkeep.nooa.llm import TurnkeepLLM, current_rollout  # by now NOOA is imported
+
     llm = getattr(owner, "llm", None)
     rollout = llm.rollout if isinstance(llm, TurnkeepLLM) else current_rollout.get()
     if rollout is None:

@@ -12,18 +12,17 @@ from nooa.context_blocks import EventBase
 from nooa.storage import snapshot_from_json, snapshot_to_json
 
 from turnkeep.errors import ArchiveError
-
-_ATTRIBUTE = "_turnkeep_events"
+from turnkeep.nooa.stored import SNAPSHOT_EVENTS
 
 
 def save_snapshot(agent: Any) -> dict[str, Any]:
     """NOOA's JSON snapshot of `agent`, with its events: plain JSON values, for `json.dumps`."""
     events = [json.loads(event.model_dump_json()) for event in agent.event_manager.filter()]
-    setattr(agent, _ATTRIBUTE, json.dumps({"events": events, "shown": agent.event_manager.keys()}))
+    setattr(agent, SNAPSHOT_EVENTS, json.dumps({"events": events, "shown": agent.event_manager.keys()}))
     try:
         snapshot: dict[str, Any] = snapshot_to_json(agent)
     finally:
-        delattr(agent, _ATTRIBUTE)
+        delattr(agent, SNAPSHOT_EVENTS)
     return {**snapshot, "type_allowlist": sorted(snapshot["type_allowlist"])}
 
 
@@ -33,9 +32,9 @@ def restore_snapshot(snapshot: Mapping[str, Any], agent: Any) -> None:
     Raises ArchiveError where the snapshot holds no events, or an event of a class that this process has not imported.
     """
     snapshot_from_json(dict(snapshot), agent)
-    text = agent.__dict__.pop(_ATTRIBUTE, None)
+    text = agent.__dict__.pop(SNAPSHOT_EVENTS, None)
     if text is None:
-        raise ArchiveError("the snapshot holds no events: it was not made by save_snapshot", field=_ATTRIBUTE)
+        raise ArchiveError("the snapshot holds no events: it was not made by save_snapshot", field=SNAPSHOT_EVENTS)
     held = json.loads(text)
     classes = {_event_type(cls): cls for cls in _subclasses(EventBase)}
     for members in held["events"]:

@@ -6,7 +6,7 @@ their digest. With them stands the SHA-256 of the body, and the body is rebuilt 
 """
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -29,7 +29,7 @@ from turnkeep.wire.json import loads
 from turnkeep.wire.sha import sha256_hex
 
 FORMAT = "turnkeep-call"
-VERSION = 1
+VERSION = 2
 
 type Ref = tuple[Form, int | str]
 """How an entry was projected, and the number of its turn or the digest of its text."""
@@ -67,6 +67,12 @@ class CallRecord:
     response: str | None = None
     turn: int | None = None
     failure: Mapping[str, Any] | None = field(default=None)
+    body: tuple[str, ...] = ()
+    """The digests of the blobs that hold the response, the stored body's first; none: the response is a blob itself."""
+    texts: Mapping[str, str] = field(default_factory=dict)
+    """Texts of the request that are kept here and not as blobs, by digest."""
+    base: tuple[int, int] | None = field(default=None, compare=False)
+    """An earlier call and how many of its request's entries are the first of this one's: they are not written again."""
 
     @property
     def in_flight(self) -> bool:
@@ -159,37 +165,55 @@ def _public(item: dict[str, Any], form: Form) -> Entry:
     return RuntimeEntry(item) if form == "runtime" else item
 
 
+def shared_base(entries: Sequence[Ref], calls: Iterable[CallRecord]) -> tuple[int, int] | None:
+    """The call of `calls` whose request begins most like `entries`, and how many entries they share."""
+    bases = [(_shared(entries, call.request.entries), call.number) for call in calls]
+    shared, number = max(bases, default=(0, 0))
+    return (number, shared) if shared else None
+
+
+def _shared(entries: Sequence[Ref], others: Sequence[Ref]) -> int:
+    pairs = enumerate(zip(entries, others, strict=False))
+    return next((index for index, (one, other) in pairs if one != other), min(len(entries), len(others)))
+
+
 def write_call(call: CallRecord) -> bytes:
     """The call's document."""
     request = call.request
+    shared = 0 if call.base is None else call.base[1]
     return write_document(
         FORMAT,
         VERSION,
         {
             "number": call.number,
             "request": {
-                "entries": [list(ref) for ref in request.entries],
+                "base": None if call.base is None else list(call.base),
+                "entries": [list(ref) for ref in request.entries[shared:]],
                 "tail": request.tail,
                 "sha256": request.sha256,
                 "length": request.length,
             },
+            "texts": dict(call.texts),
             "attempts": [{"error": a.error, "status": a.status, "body": a.body} for a in call.attempts],
             "response": call.response,
+            "body": list(call.body),
             "turn": call.turn,
             "failure": call.failure,
         },
     )
 
 
-def read_call(document: bytes) -> CallRecord:
-    """The call of a document. Raises ArchiveError, UnsupportedVersion."""
-    value = read_document(document, FORMAT, VERSION)
+def read_call(document: bytes, calls: Sequence[CallRecord] = ()) -> CallRecord:
+    """The call of a document; `calls` are those before it. Raises ArchiveError, UnsupportedVersion."""
+    value = read_document(document, FORMAT, 1, VERSION)
     with expecting(FORMAT):
         request = value["request"]
+        base = tuple(request["base"]) if request.get("base") is not None else None
+        begun = calls[base[0]].request.entries[: base[1]] if base else ()
         return CallRecord(
             number=value["number"],
             request=RequestRecord(
-                tuple((form, ref) for form, ref in request["entries"]),
+                (*begun, *((form, ref) for form, ref in request["entries"])),
                 request["tail"],
                 request["sha256"],
                 request["length"],
@@ -198,4 +222,18 @@ def read_call(document: bytes) -> CallRecord:
             response=value["response"],
             turn=value["turn"],
             failure=value["failure"],
+            body=tuple(value.get("body", ())),
+            texts=value.get("texts", {}),
+            base=base,
         )
+
+
+def read_references(document: bytes) -> Iterator[str]:
+    """The digests of the blobs that a call's document names; its texts may be among them, though they are none."""
+    value = read_document(document, FORMAT, 1, VERSION)
+    with expecting(FORMAT):
+        yield from (ref for _, ref in value["request"]["entries"] if isinstance(ref, str))
+        yield value["request"]["tail"]
+        yield from (attempt["body"] for attempt in value["attempts"] if attempt["body"] is not None)
+        if value["response"] is not None:
+            yield from value.get("body") or (value["response"],)

@@ -33,6 +33,7 @@ from turnkeep.history.wire_cache import DEFAULT_BYTES, WireCache
 from turnkeep.rollout.evidence import CallRecord, Prepared, Reply
 from turnkeep.rollout.record import Rollout
 from turnkeep.rollout.rerun import MadeUpIds
+from turnkeep.wire.scan import Scanned
 
 if TYPE_CHECKING:
     import httpx
@@ -117,7 +118,7 @@ class PolicyClient:
             return Answer(self._answer_again(recorded), recorded.number)
         else:  # it was in flight when the process died: sent again, under its first charge
             number, length = recorded.number, recorded.request.length
-        return Answer(self._take(number, await self._exchange(number, prepared, length)), number)
+        return Answer(self._take(number, *await self._exchange(number, prepared, length)), number)
 
     def _prepare(self, history: Iterable[Entry], params: Mapping[str, Any]) -> tuple[Prepared, tuple[Gap, ...]]:
         request = project(history, self.rollout.scope)
@@ -160,13 +161,12 @@ class PolicyClient:
             call=recorded.number,
         )
 
-    async def _exchange(self, number: int, prepared: Prepared, length: int) -> bytes:
-        """Send until a whole 2xx response is there and kept, or the retries are spent."""
+    async def _exchange(self, number: int, prepared: Prepared, length: int) -> tuple[bytes, Scanned | None]:
+        """Send until a whole 2xx response is kept, or the retries are spent: its body, and what reading it gave."""
         for attempt in itertools.count():
             reply = await self._post(prepared, length)
             if reply.error is None:
-                self.rollout.answer_call(number, reply)
-                return reply.body or b""
+                return reply.body or b"", self.rollout.answer_call(number, reply)
             self.rollout.add_attempt(number, reply)
             if not reply.retry or attempt == self._retries:
                 return self._fail(number, TransportFailure(reply.error, status=reply.status, body=reply.body))
@@ -174,11 +174,11 @@ class PolicyClient:
             await asyncio.sleep(min(wait, _LONGEST_WAIT))
         raise AssertionError  # pragma: no cover - the loop has no other end
 
-    def _take(self, number: int, body: bytes) -> Turn:
+    def _take(self, number: int, body: bytes, scanned: Scanned | None = None) -> Turn:
         """The turn of a kept response, kept in its turn."""
         rollout = self.rollout
         try:
-            return rollout.add_turn(capture(body, rollout.scope), call=number)
+            return rollout.add_turn(capture(body, rollout.scope, scanned), call=number)
         except (TransportFailure, UnsupportedClientCall) as error:
             self._fail(number, error)
         except MalformedItem as error:

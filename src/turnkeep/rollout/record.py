@@ -7,25 +7,35 @@ A rollout has one writer at a time; anybody may read it, with `RolloutView`. The
 docs/format.md.
 """
 
+import contextlib
+import operator
 import threading
-from collections.abc import Iterable, Mapping
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self
 
-from turnkeep.archive.arrays import detach, read_turn_document
+from turnkeep.archive.arrays import detach, read_turn_document, write_body_document
+from turnkeep.archive.bodies import Cutting, Known, Stored, cut_body, cut_turn, store_body
 from turnkeep.archive.documents import write_document
 from turnkeep.errors import BudgetExhausted, ConfigurationError, StoreError, TurnkeepError
 from turnkeep.history.gaps import DETAILS, Gap
 from turnkeep.history.scope import Scope, scope_text
 from turnkeep.history.turn import Turn
-from turnkeep.rollout.evidence import Attempt, CallRecord, Reply, RequestRecord, write_call
+from turnkeep.rollout.evidence import Attempt, CallRecord, Reply, RequestRecord, shared_base, write_call
 from turnkeep.rollout.rerun import MadeUpIds, Rerun
 from turnkeep.rollout.state import State, write_state
 from turnkeep.rollout.view import RolloutView
 from turnkeep.store.base import Row, Store, Writer
 from turnkeep.wire.json import dumps
+from turnkeep.wire.scan import Scanned
 from turnkeep.wire.sha import sha256_hex
+
+_RECENT = 8
+"""Calls whose requests, and prompts that, a later one is compared with."""
+_INLINE, _ALL_INLINE = 1024, 2048
+"""Bytes of a text that is kept in its call's row, and of all of them: a row of up to 4 KiB takes no page of its own."""
 
 
 class Rollout(RolloutView):
@@ -41,6 +51,8 @@ class Rollout(RolloutView):
         self._recorded: tuple[CallRecord, ...] = ()
         self._recorded_tools: list[dict[str, Any]] = []
         self._rerun: Rerun | None = None
+        self._known: deque[Known] | None = None
+        self._answered: dict[int, tuple[Cutting, Stored]] = {}
 
     @classmethod
     def open(
@@ -132,7 +144,7 @@ class Rollout(RolloutView):
         """
         with self._lock:
             number = len(self._documents)
-            document, blobs = detach(turn, call)
+            document, blobs, known = self._detach(turn, call)
             rows = [Row("turns", number, document)]
             calls = list(self._calls)
             if call is not None:
@@ -141,10 +153,45 @@ class Rollout(RolloutView):
             state = self._state.with_gaps(gaps) or self._state
             self._commit(replace(state, turns=number + 1, failure=None), rows, blobs)
             self._calls = calls
+            self._keep_known(known)
+            if call is not None:
+                self._answered.pop(call, None)
             self._documents.append(read_turn_document(document))
             self._keep_at_hand(number, turn)
             self._numbers.setdefault(turn.digest, number)
             return turn
+
+    def _detach(self, turn: Turn, call: int | None) -> tuple[bytes, dict[str, bytes], tuple[Known, ...]]:
+        """The turn's document, the blobs that are not there yet, and the prompts in them.
+
+        The body is shared with the call's response.
+        """
+        cutting = cut_turn(turn)
+        if cutting is None:
+            return *detach(turn, call), ()
+        answered = None if call is None else self._answered.get(call)
+        if answered is not None and _is_same(answered[0], cutting):
+            return write_body_document(turn, call, answered[1].refs), {}, ()
+        stored = self._store_body(cutting)
+        return write_body_document(turn, call, stored.refs), stored.blobs, stored.known
+
+    def _store_body(self, cutting: Cutting) -> Stored:
+        """The body as blobs, its prompts as extensions of recent ones."""
+        if self._known is None:
+            self._known = deque(self._recorded_prompts(), _RECENT)
+        return store_body(cutting, self._known)
+
+    def _keep_known(self, known: Iterable[Known]) -> None:
+        """Let later prompts extend these, now that they are on disk."""
+        if self._known is not None:
+            self._known.extend(known)
+
+    def _recorded_prompts(self) -> Iterator[Known]:
+        """The prompts of the last stored bodies, the newest last; one that is damaged is nothing to build on."""
+        bodies = [document["body"][0] for document in self._documents[-_RECENT:] if "body" in document]
+        for body in bodies:
+            with contextlib.suppress(TurnkeepError):
+                yield from self._bodies.known(body)
 
     def begin_call(self, request: RequestRecord, blobs: Mapping[str, bytes], gaps: Iterable[Gap] = ()) -> int:
         """Charge a policy call and keep its request, in one transaction, before it is sent. Returns its number.
@@ -155,12 +202,26 @@ class Rollout(RolloutView):
             budget = self._state.max_policy_calls
             if budget is not None and self._state.used >= budget:
                 raise BudgetExhausted(f"all {budget} policy calls are spent", rollout=self.id)
-            call = CallRecord(len(self._calls), request)
+            base = shared_base(request.entries, self._calls[-_RECENT:])
+            texts = self._inline(blobs)
+            call = CallRecord(len(self._calls), request, texts=texts, base=base)
+            kept = {digest: text for digest, text in blobs.items() if digest not in texts and digest not in self._texts}
             state = self._state.with_gaps(gaps) or self._state
             charged = replace(state, used=state.used + 1, calls=call.number + 1)
-            self._commit(charged, [Row("calls", call.number, write_call(call))], blobs)
+            self._commit(charged, [Row("calls", call.number, write_call(call))], kept)
             self._calls.append(call)
+            self._texts.update((digest, blobs[digest]) for digest in texts)
             return call.number
+
+    def _inline(self, blobs: Mapping[str, bytes]) -> dict[str, str]:
+        """The small texts that are new, to be kept in their call's row."""
+        texts: dict[str, str] = {}
+        left = _ALL_INLINE
+        for digest, text in blobs.items():
+            if len(text) <= min(_INLINE, left) and digest not in self._texts:
+                texts[digest] = text.decode()
+                left -= len(text)
+        return texts
 
     def add_attempt(self, call: int, reply: Reply) -> None:
         """Keep what came of one try that gave no usable response."""
@@ -171,17 +232,26 @@ class Rollout(RolloutView):
             state = self._state.with_cookies(reply.cookies)
             self._put_call(state, replace(self._calls[call], attempts=attempts), blobs)
 
-    def answer_call(self, call: int, reply: Reply) -> None:
-        """Keep the response, before it is checked, and the cookies that came with it."""
+    def answer_call(self, call: int, reply: Reply) -> Scanned | None:
+        """Keep the response, before it is checked, and the cookies that came with it.
+
+        Gives what reading its body gave, for `capture`; None where the body is faulty.
+        """
         body = reply.body or b""
-        digest = sha256_hex(body)
+        digest, cutting = sha256_hex(body), cut_body(body)
         with self._lock:
             state = self._state.with_cookies(reply.cookies)
-            self._put_call(state, replace(self._calls[call], response=digest), {digest: body})
+            stored = self._store_body(cutting)
+            record = replace(self._calls[call], response=digest, body=stored.refs)
+            self._put_call(state, record, stored.blobs)
+            self._keep_known(stored.known)
+            self._answered[call] = cutting._replace(scanned=None), stored
+            return cutting.scanned
 
     def fail_call(self, call: int, error: TurnkeepError) -> None:
         """Keep what a policy call ended in."""
         with self._lock:
+            self._answered.pop(call, None)
             failure = error.to_json()
             self._put_call(replace(self._state, failure=failure), replace(self._calls[call], failure=failure), {})
 
@@ -245,3 +315,8 @@ class Rollout(RolloutView):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _is_same(one: Cutting, other: Cutting) -> bool:
+    """Whether a turn's body is the one that was stored: the same pieces around the same arrays."""
+    return one.received == other.received and all(map(operator.is_, one.arrays, other.arrays))

@@ -4,7 +4,8 @@ from collections.abc import Iterator, Mapping
 from types import TracebackType
 from typing import Any
 
-from turnkeep.archive.arrays import attach, read_turn_document
+from turnkeep.archive.arrays import read_turn, read_turn_document
+from turnkeep.archive.bodies import Bodies
 from turnkeep.archive.documents import read_document
 from turnkeep.errors import CorruptRecord, MissingTurn, TurnkeepError
 from turnkeep.history.gaps import Gap
@@ -13,13 +14,14 @@ from turnkeep.history.turn import Turn
 from turnkeep.rollout.evidence import CallRecord, history_of, read_call, rebuild_request
 from turnkeep.rollout.state import read_state
 from turnkeep.store.base import Store
+from turnkeep.wire.sha import sha256_hex
 
 UNGRADABLE = ("PreparationFailure", "TransportFailure", "MalformedItem", "UnsupportedClientCall")
 """Failures of the last attempt after which a rollout is not graded (contract 7.3)."""
 
 
-_AT_HAND = 64
-"""Turns that a rollout holds in memory; the others are read when they are asked for."""
+_AT_HAND = 64 << 20
+"""Bytes of turns that a rollout holds in memory; the others are read when they are asked for."""
 
 
 class RolloutView:
@@ -34,8 +36,15 @@ class RolloutView:
         with store.snapshot():
             self._state = read_state(store.state(rollout))
             self._documents = [read_turn_document(row.document) for row in store.rows(rollout, "turns")]
-            self._calls = [read_call(row.document) for row in store.rows(rollout, "calls")]
-        self._turns: dict[int, Turn] = {}
+            rows = store.rows(rollout, "calls")
+        self._bodies = Bodies(store.blob)
+        self._calls: list[CallRecord] = []
+        self._texts: dict[str, bytes] = {}
+        for row in rows:
+            self._calls.append(read_call(row.document, self._calls))
+            self._texts.update((digest, text.encode()) for digest, text in self._calls[-1].texts.items())
+        self._turns: dict[int, tuple[Turn, int]] = {}
+        self._held = 0
         self._numbers = {document["digest"]: number for number, document in reversed(list(enumerate(self._documents)))}
         self._check_count("turn", len(self._documents), self._state.turns)
         self._check_count("call", len(self._calls), self._state.calls)
@@ -110,16 +119,20 @@ class RolloutView:
             raise MissingTurn("the rollout has no such turn", rollout=self.id, turn=number)
         if number not in self._turns:
             try:
-                self._keep_at_hand(number, attach(self._documents[number], self._store.blob))
+                turn = read_turn(self._documents[number], self._bodies, self._store.blob)
             except TurnkeepError as error:
                 error.rollout, error.turn = self.id, number
                 raise
-        return self._turns[number]
+            self._keep_at_hand(number, turn)
+            return turn
+        return self._turns[number][0]
 
     def _keep_at_hand(self, number: int, turn: Turn) -> None:
-        while len(self._turns) >= _AT_HAND:
-            del self._turns[next(iter(self._turns))]
-        self._turns[number] = turn
+        size = turn_size(turn)
+        self._turns[number] = turn, size
+        self._held += size
+        while self._held > _AT_HAND and len(self._turns) > 1:
+            self._held -= self._turns.pop(next(iter(self._turns)))[1]
 
     def turn_of_digest(self, digest: str) -> Turn:
         """The turn whose `Turn.digest` this is. Raises MissingTurn, which names it."""
@@ -143,9 +156,14 @@ class RolloutView:
 
     def response(self, call: int) -> bytes | None:
         """The body that a policy call received, byte for byte, or None. Raises CorruptRecord."""
-        digest = self._calls[call].response
+        record = self._calls[call]
         with self._named(call):
-            return None if digest is None else self._piece(digest)
+            if record.response is None or not record.body:
+                return None if record.response is None else self._piece(record.response)
+            body = self._bodies.text(record.body[0])
+            if sha256_hex(body) != record.response:
+                raise CorruptRecord("the response is not what was received: its digest differs", field="response")
+            return body
 
     def attempt_bodies(self, call: int) -> list[bytes | None]:
         """What came back from each attempt of a call that failed, byte for byte."""
@@ -168,7 +186,7 @@ class RolloutView:
         return _Named(self.id, call)
 
     def _piece(self, digest: str) -> bytes:
-        data = self._store.blob(digest)
+        data = self._texts[digest] if digest in self._texts else self._store.blob(digest)
         if data is None:
             raise CorruptRecord(f"the bytes under {digest[:12]} are missing")
         return data
@@ -185,6 +203,13 @@ class RolloutView:
         found = [read_document(row.document, "turnkeep-tool", 1) for row in self._store.rows(self.id, "tools")]
         self._check_count("tool", len(found), self._state.tools)
         return found
+
+
+def turn_size(turn: Turn) -> int:
+    """About how many bytes a turn takes in memory."""
+    arrays = sum(array.nbytes for part in turn.parts if part.native for array in part.native.arrays.values())
+    received = 0 if turn.received is None else sum(map(len, turn.received.pieces))
+    return arrays + 2 * received + len(turn.rest) + 4096
 
 
 class _Named:

@@ -6,7 +6,7 @@ a rollout; any number of readers, in other processes too, see whole commits.
 """
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import NamedTuple, Protocol, Self
@@ -25,6 +25,15 @@ class Row(NamedTuple):
     kind: str
     number: int
     document: bytes
+
+
+class Deleted(NamedTuple):
+    """What `Store.delete` deleted: the rollouts, how many blobs, their bytes; and the rollouts that had a writer."""
+
+    rollouts: tuple[str, ...]
+    blobs: int
+    size: int
+    busy: tuple[str, ...]
 
 
 class Writer(Protocol):
@@ -74,8 +83,18 @@ class Store(Protocol):
         """One document, or None. Raises UnknownRollout, CorruptRecord."""
         ...
 
-    def blob(self, digest: str) -> bytes | None:
-        """The bytes of a digest, checked, or None. Raises CorruptRecord."""
+    def blob(self, digest: str, *, checked: bool = True) -> bytes | None:
+        """The bytes of a digest, or None. Raises CorruptRecord where they are others.
+
+        `checked=False` gives them as they are: for saying which part of them was hit.
+        """
+        ...
+
+    def delete(self, rollouts: Iterable[str], named: Callable[[Row], Iterable[str]]) -> "Deleted":
+        """Delete rollouts whole, and every blob that no row left names by `named`: all or nothing, durable on return.
+
+        Those that have a writer are left. Raises UnknownRollout, and what `named` raises, having deleted nothing.
+        """
         ...
 
     def snapshot(self) -> AbstractContextManager[None]:

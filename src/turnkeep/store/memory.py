@@ -1,13 +1,23 @@
 """The store in memory: the oracle that every other backend is held against, and handy in tests."""
 
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Self
 
 from turnkeep.errors import RolloutBusy, UnknownRollout
-from turnkeep.store.base import Row, check_blob, check_id, check_kind, check_row, iterate, row_digest, state_row
+from turnkeep.store.base import (
+    Deleted,
+    Row,
+    check_blob,
+    check_id,
+    check_kind,
+    check_row,
+    iterate,
+    row_digest,
+    state_row,
+)
 
 
 class MemoryStore:
@@ -62,11 +72,27 @@ class MemoryStore:
             found = self._rows.get((rollout, check_kind(kind), number))
             return None if found is None else check_row(rollout, *found).document
 
-    def blob(self, digest: str) -> bytes | None:
+    def blob(self, digest: str, *, checked: bool = True) -> bytes | None:
         """The bytes of a digest, or None."""
         with self._lock:
             data = self._blobs.get(digest)
-            return None if data is None else check_blob(digest, data)
+            return data if data is None or not checked else check_blob(digest, data)
+
+    def delete(self, rollouts: Iterable[str], named: Callable[[Row], Iterable[str]]) -> Deleted:
+        """Delete rollouts whole, and every blob that no row left names."""
+        with self._lock:
+            asked = list(dict.fromkeys(rollouts))
+            for rollout in asked:
+                self._check_known(rollout)
+            gone = tuple(rollout for rollout in asked if rollout not in self._writers)
+            left = [(key[0], found) for key, found in self._rows.items() if key[0] not in gone]
+            used = {digest for rollout, found in left for digest in named(check_row(rollout, *found))}
+            lost = {digest: data for digest, data in self._blobs.items() if digest not in used}
+            self._blobs = {digest: data for digest, data in self._blobs.items() if digest in used}
+            self._states = {rollout: found for rollout, found in self._states.items() if rollout not in gone}
+            self._rows = {key: found for key, found in self._rows.items() if key[0] not in gone}
+            busy = tuple(rollout for rollout in asked if rollout not in gone)
+            return Deleted(gone, len(lost), sum(map(len, lost.values())), busy)
 
     @contextmanager
     def snapshot(self) -> Iterator[None]:

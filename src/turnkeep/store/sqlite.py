@@ -5,18 +5,18 @@ its commits checks that no other has taken the rollout over since, so two histor
 not work. Rows carry digests and blobs are named by theirs: a flipped bit is found when it is read.
 """
 
-import itertools
 import os
 import socket
 import sqlite3
 import threading
 import time
 import weakref
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from itertools import chain, count
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from turnkeep.errors import (
     ConfigurationError,
@@ -27,12 +27,39 @@ from turnkeep.errors import (
     UnsupportedVersion,
 )
 from turnkeep.store import locks
-from turnkeep.store.base import Row, check_blob, check_id, check_kind, check_row, iterate, row_digest, state_row
-from turnkeep.store.migrations import APPLICATION_ID, STEPS, VERSION
+from turnkeep.store.base import (
+    Deleted,
+    Row,
+    check_blob,
+    check_id,
+    check_kind,
+    check_row,
+    iterate,
+    row_digest,
+    state_row,
+)
+from turnkeep.store.migrations import APPLICATION_ID, CODES, NEW, STATE_NUMBER, STEPS, VERSION
+from turnkeep.store.wal import LARGE, LogMover, log_size
 
-_PRAGMAS = ("page_size = 16384", "journal_mode = WAL", "synchronous = FULL")
+_PRAGMAS = (
+    "page_size = 16384",
+    "journal_mode = WAL",
+    "synchronous = FULL",
+    "wal_autocheckpoint = 0",  # the log is moved off the path of commits, see turnkeep.store.wal
+    f"journal_size_limit = {LARGE}",
+)
+_PAGE = 16384
+_PATIENCE = 60_000
+"""Milliseconds to wait for another process's commit."""
 _TRIES = 600
 """How often a file that others are opening at the same instant is tried, 0.1 s apart: SQLite does not wait there."""
+
+
+class Compacted(NamedTuple):
+    """Bytes of the file and its log, before and after."""
+
+    before: int
+    after: int
 
 
 class SqliteStore:
@@ -48,12 +75,13 @@ class SqliteStore:
         self._process = os.getpid()
         self._closed = self._away = False
         self._held: set[int] = set()
+        self._log = LogMover(self.path)
         with _clear_errors(self.path):
             self._connect()
         _stores.add(self)
 
     def _connect(self) -> None:
-        for attempt in itertools.count(1):
+        for attempt in count(1):
             self._db = sqlite3.connect(self.path, isolation_level=None, check_same_thread=False, cached_statements=64)
             self._db.text_factory = _lenient_text
             try:
@@ -67,21 +95,24 @@ class SqliteStore:
             time.sleep(0.1)
 
     def _prepare(self) -> None:
-        self._db.execute("PRAGMA busy_timeout = 60000").fetchall()
+        self._db.execute(f"PRAGMA busy_timeout = {_PATIENCE}").fetchall()
         self._version()  # before anything is changed in a file that is not ours
         for pragma in _PRAGMAS:
             self._db.execute(f"PRAGMA {pragma}").fetchall()
         self._migrate()
 
     def _migrate(self) -> None:
-        if self._version() == VERSION:
+        version = self._version()
+        if version == VERSION:
             return
-        with self._transaction():
+        with ExitStack() as stack:
+            if version:  # an older turnkeep that writes would find its tables gone
+                stack.enter_context(self._nobody_writing("the store is written by an older turnkeep; let it end first"))
+            stack.enter_context(self._transaction())
             version = self._version()  # again: another process may have migrated in between
             self._db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-            for step in STEPS[version:]:
-                for statement in step:
-                    self._db.execute(statement)
+            for statement in chain.from_iterable(STEPS[version:]) if version else NEW:
+                self._db.execute(statement)
             self._db.execute(f"PRAGMA user_version = {VERSION}")
 
     def _version(self) -> int:
@@ -96,6 +127,22 @@ class SqliteStore:
 
     def _pragma(self, name: str) -> Any:
         return self._db.execute(f"PRAGMA {name}").fetchone()[0]
+
+    @contextmanager
+    def _nobody_writing(self, why: str) -> Iterator[None]:
+        """While it lasts, no rollout of the file has a writer. Raises RolloutBusy where one has."""
+        if not self._lock_byte(locks.EVERY):
+            raise RolloutBusy(f"{self.path}: {why}")
+        try:
+            yield
+        finally:
+            locks.release(self.lock_path, locks.EVERY)
+
+    def _lock_byte(self, byte: int) -> bool:
+        try:
+            return locks.acquire(self.lock_path, byte)
+        except OSError as error:
+            raise StoreError(f"{self.lock_path}: {error.strerror}") from error
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
@@ -124,6 +171,7 @@ class SqliteStore:
     def _leave(self) -> None:
         """Close the connection until it is next needed."""
         if not self._closed:
+            self._log.wait()
             self._db.close()
             self._away = True
 
@@ -151,11 +199,12 @@ class SqliteStore:
         check_id(rollout)
         with ExitStack() as undo:
             with self._transaction():
-                self._db.execute(
-                    "INSERT OR IGNORE INTO rollouts (id, epoch, writer, state, digest) VALUES (?, 0, '', ?, ?)",
-                    (rollout, state, row_digest(rollout, state_row(state))),
+                new = self._db.execute(
+                    "INSERT OR IGNORE INTO rollouts (id, epoch, writer) VALUES (?, 0, '')", (rollout,)
                 )
                 key, writer = self._one("SELECT key, writer FROM rollouts WHERE id = ?", rollout)
+                if new.rowcount == 1:
+                    self._put(rollout, key, [state_row(state)])
                 self._acquire(rollout, key, writer)
                 undo.callback(self._give_back, key)
                 self._db.execute("UPDATE rollouts SET epoch = epoch + 1, writer = ? WHERE key = ?", (_whoami(), key))
@@ -164,13 +213,15 @@ class SqliteStore:
         return SqliteWriter(self, rollout, key, epoch)
 
     def _acquire(self, rollout: str, key: int, writer: str) -> None:
-        try:
-            free = locks.acquire(self.lock_path, key)
-        except OSError as error:
-            raise StoreError(f"{self.lock_path}: {error.strerror}") from error
-        if not free:
+        if not self._lock_byte(key):
             raise RolloutBusy(f"another writer has the rollout: {writer}", rollout=rollout)
         self._held.add(key)
+
+    def _put(self, rollout: str, key: int, rows: Iterable[Row]) -> None:
+        self._db.executemany(
+            "INSERT OR REPLACE INTO records (rollout, number, kind, document, digest) VALUES (?, ?, ?, ?, ?)",
+            ((key, _stored_number(row), CODES[row.kind], row.document, row_digest(rollout, row)) for row in rows),
+        )
 
     def _give_back(self, key: int) -> None:
         with self._lock:
@@ -201,32 +252,98 @@ class SqliteStore:
         """The rollout's state document."""
         with self._reading():
             key = self._key(rollout)
-            state, digest = self._one("SELECT state, digest FROM rollouts WHERE key = ?", key)
-            return check_row(rollout, state_row(state), digest).document
+            found = self._document(key, state_row(b""))
+        if found is None:
+            raise CorruptRecord(f"{self.path.name}: the rollout's state is missing", rollout=rollout)
+        return check_row(rollout, state_row(found[0]), found[1]).document
+
+    def _document(self, key: int, row: Row) -> tuple[Any, Any] | None:
+        found: tuple[Any, Any] | None = self._db.execute(
+            "SELECT document, digest FROM records WHERE rollout = ? AND number = ? AND kind = ?",
+            (key, _stored_number(row), CODES[row.kind]),
+        ).fetchone()
+        return found
 
     def rows(self, rollout: str, kind: str) -> list[Row]:
         """The rollout's rows of one kind, by number."""
         with self._reading():
             found = self._db.execute(
-                f"SELECT number, document, digest FROM {check_kind(kind)} WHERE rollout = ? ORDER BY number",
-                (self._key(rollout),),
+                "SELECT number, document, digest FROM records WHERE rollout = ? AND kind = ? ORDER BY number",
+                (self._key(rollout), CODES[check_kind(kind)]),
             ).fetchall()
         return [check_row(rollout, Row(kind, number, document), digest) for number, document, digest in found]
 
     def row(self, rollout: str, kind: str, number: int) -> bytes | None:
         """One document, or None."""
         with self._reading():
-            found = self._db.execute(
-                f"SELECT document, digest FROM {check_kind(kind)} WHERE rollout = ? AND number = ?",
-                (self._key(rollout), number),
-            ).fetchone()
+            found = self._document(self._key(rollout), Row(check_kind(kind), number, b""))
         return None if found is None else check_row(rollout, Row(kind, number, found[0]), found[1]).document
 
-    def blob(self, digest: str) -> bytes | None:
+    def blob(self, digest: str, *, checked: bool = True) -> bytes | None:
         """The bytes of a digest, checked, or None."""
         with self._reading():
             found = self._db.execute("SELECT data FROM blobs WHERE digest = ?", (bytes.fromhex(digest),)).fetchone()
-        return None if found is None else check_blob(digest, found[0])
+        if found is None or not (checked or isinstance(found[0], bytes)):
+            return None
+        return check_blob(digest, found[0]) if checked else bytes(found[0])
+
+    def delete(self, rollouts: Iterable[str], named: Callable[[Row], Iterable[str]]) -> Deleted:
+        """Delete rollouts whole, and every blob that no row left names: one transaction."""
+        asked = list(dict.fromkeys(rollouts))
+        with ExitStack() as locked, self._transaction():
+            keys = {rollout: self._key(rollout) for rollout in asked}
+            gone = tuple(rollout for rollout in asked if self._lock_byte(keys[rollout]))
+            for rollout in gone:
+                locked.callback(locks.release, self.lock_path, keys[rollout])
+            for table, column in (("records", "rollout"), ("rollouts", "key")):
+                self._db.executemany(f"DELETE FROM {table} WHERE {column} = ?", ((keys[rollout],) for rollout in gone))
+            blobs, size = self._delete_blobs(named)
+        return Deleted(gone, blobs, size, tuple(rollout for rollout in asked if rollout not in gone))
+
+    def _delete_blobs(self, named: Callable[[Row], Iterable[str]]) -> tuple[int, int]:
+        """Delete the blobs that no row names; gives how many, and their bytes."""
+        self._db.execute("CREATE TEMP TABLE used (digest BLOB PRIMARY KEY) WITHOUT ROWID")  # goes in a rollback, too
+        for row in self._every_row():
+            used = ((bytes.fromhex(digest),) for digest in named(row))
+            self._db.executemany("INSERT OR IGNORE INTO used VALUES (?)", used)
+        unused = "digest NOT IN (SELECT digest FROM used)"
+        found: tuple[int, int]
+        found = self._db.execute(
+            f"SELECT count(*), coalesce(sum(length(data)), 0) FROM blobs WHERE {unused}"
+        ).fetchone()
+        self._db.execute(f"DELETE FROM blobs WHERE {unused}")
+        self._db.execute("DROP TABLE used")
+        return found
+
+    def _every_row(self) -> Iterator[Row]:
+        """The rows of all rollouts, checked. A row that belongs to none is damage."""
+        kinds = list(CODES)
+        query = (
+            "SELECT id, number, kind, document, records.digest FROM records LEFT JOIN rollouts ON rollout = key "
+            f"WHERE kind != {CODES['states']}"
+        )
+        for rollout, number, code, document, digest in self._db.execute(query):
+            if not isinstance(rollout, str) or code not in range(len(kinds)):
+                raise CorruptRecord(f"{self.path} is damaged: a row belongs to no rollout")
+            yield check_row(rollout, Row(kinds[code], number, document), digest)
+
+    def compact(self) -> Compacted:
+        """Write the file anew without what was deleted, and empty its log.
+
+        Raises RolloutBusy where a rollout has a writer. Readers go on; a process killed in the middle changes nothing.
+        """
+        with self._reading():
+            self._log.wait()
+            with self._nobody_writing("a rollout is being written; compact when it is done"):
+                before = self._size()
+                self._db.execute("VACUUM")
+                self._db.execute("PRAGMA busy_timeout = 1000").fetchall()  # a reader in the way: the log is moved later
+                self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+                self._db.execute(f"PRAGMA busy_timeout = {_PATIENCE}").fetchall()
+                return Compacted(before, self._size())
+
+    def _size(self) -> int:
+        return self.path.stat().st_size + log_size(self.path)
 
     def check_file(self) -> list[str]:
         """What SQLite itself finds wrong with the file, one line each: damage below the level of rows."""
@@ -242,6 +359,7 @@ class SqliteStore:
         with self._lock:
             for key in list(self._held):
                 self._give_back(key)
+            self._log.wait()
             self._db.close()
             self._closed = True
 
@@ -269,23 +387,21 @@ class SqliteWriter:
         store, rows = self._store, list(iterate(rows))
         if self._released:
             raise RolloutBusy("the right to write the rollout was given back", rollout=self.rollout)
+        kept = {bytes.fromhex(digest): data for digest, data in (blobs or {}).items()}
         with store._transaction():
-            done = store._db.execute(
-                "UPDATE rollouts SET state = ?, digest = ? WHERE key = ? AND epoch = ?",
-                (state, row_digest(self.rollout, state_row(state)), self._key, self._epoch),
-            )
-            if done.rowcount != 1:
-                (writer,) = store._one("SELECT writer FROM rollouts WHERE key = ?", self._key)
+            epoch, writer = self._seat()
+            if epoch != self._epoch:
                 raise RolloutBusy(f"another writer has taken the rollout over: {writer}", rollout=self.rollout)
-            store._db.executemany(
-                "INSERT OR IGNORE INTO blobs (digest, data) VALUES (?, ?)",
-                ((bytes.fromhex(digest), data) for digest, data in (blobs or {}).items()),
-            )
-            for row in rows:
-                store._db.execute(
-                    f"INSERT OR REPLACE INTO {row.kind} (rollout, number, document, digest) VALUES (?, ?, ?, ?)",
-                    (self._key, row.number, row.document, row_digest(self.rollout, row)),
-                )
+            store._db.executemany("INSERT OR IGNORE INTO blobs (digest, data) VALUES (?, ?)", kept.items())
+            store._put(self.rollout, self._key, [*rows, state_row(state)])
+        with store._lock:
+            store._log.committed(_PAGE + sum(len(row.document) for row in rows) + sum(map(len, kept.values())))
+
+    def _seat(self) -> tuple[int, str]:
+        """Who took the rollout last."""
+        query = "SELECT epoch, writer FROM rollouts WHERE key = ?"
+        found = self._store._db.execute(query, (self._key,)).fetchone()
+        return (-1, "it is there no more") if found is None else found
 
     def release(self) -> None:
         """Give the right back."""
@@ -316,6 +432,10 @@ def _after_fork() -> None:
 
 
 os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork)
+
+
+def _stored_number(row: Row) -> int:
+    return STATE_NUMBER if row.kind == "states" else row.number
 
 
 def _lenient_text(data: bytes) -> str:

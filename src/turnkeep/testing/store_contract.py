@@ -227,6 +227,32 @@ class StoreContract(ABC):
             assert (store.state("r"), store.rows("r", "calls")) == (b"s", [Row("calls", 3, b"c")])
             assert store.blob(blob_digest(b"b")) == b"b"
 
+    def test_deleting_takes_rollouts_whole(self, store: Store) -> None:
+        """Deleted rollouts are gone, with blobs that no row left names; one with a writer stays, as do the others."""
+        data = {blob_digest(text): text for text in (b"one", b"both", b"two")}
+        one, both, two = data
+        for name, named in (("one", (one, both)), ("two", (both, two)), ("busy", ())):
+            rows = [Row("turns", number, digest.encode()) for number, digest in enumerate(named)]
+            writer = store.write(name, b"{}")
+            writer.commit(name.encode(), rows, {digest: data[digest] for digest in named})
+            if name != "busy":
+                writer.release()
+        with pytest.raises(UnknownRollout):
+            store.delete(["one", "nobody"], _named)
+        with pytest.raises(LookupError):
+            store.delete(["one"], _fail)
+        assert store.blob(one) == b"one"
+        deleted = store.delete(["one", "busy", "one"], _named)
+        assert deleted == (("one",), 1, 3, ("busy",))
+        assert (store.rollouts(), store.state("busy")) == (["two", "busy"], b"busy")
+        assert [store.blob(digest) for digest in data] == [None, b"both", b"two"]
+        with pytest.raises(UnknownRollout):
+            store.state("one")
+        again = store.write("one", b"again")
+        assert (store.state("one"), store.rows("one", "turns")) == (b"again", [])
+        again.release()
+        assert store.delete([], _named) == ((), 0, 0, ())
+
     def test_a_snapshot_is_one_instant(self, store: Store) -> None:
         """In a snapshot everything can be read, errors pass, and afterwards the store goes on."""
         writer = store.write("r", b"{}")
@@ -296,6 +322,14 @@ class StoreContract(ABC):
             database=None,
         )
         run_state_machine_as_test(Machine, settings=checks)
+
+
+def _named(row: Row) -> list[str]:
+    return [row.document.decode()]
+
+
+def _fail(row: Row) -> list[str]:
+    raise LookupError(row.number)
 
 
 def _read(store: Store, place: Place) -> bytes | None:
