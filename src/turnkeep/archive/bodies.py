@@ -303,23 +303,28 @@ class Bodies:
         return _array(raw, place, place.shape)
 
     def _prompt(self, digest: str, place: _Place) -> "Array":
-        """A prompt that extends others, held against its digest."""
+        """A prompt that extends others: at hand, or read. Threads may ask at once."""
+        key = (digest, place.part)
+        found = self._prompts.pop(key, None)
+        if found is None:
+            found = self._read_prompt(place)
+        self._prompts[key] = found
+        while len(self._prompts) > _AT_HAND:
+            self._prompts.popitem(last=False)
+        return found
+
+    def _read_prompt(self, place: _Place) -> "Array":
+        """The ids of others and its own, held against their digest."""
         import numpy as np
 
-        key = (digest, place.part)
-        if key not in self._prompts:
-            try:
-                whole = np.concatenate(list(self._spread(place))[::-1]).astype(place.dtype)
-            except TurnkeepError as error:
-                raise CorruptRecord(error.message, **_where(place)) from error
-            if sha256_hex(_bytes(whole)) != place.sha256.hex():
-                raise CorruptRecord("the array is not what was written: its digest differs", **_where(place))
-            whole.flags.writeable = False
-            self._prompts[key] = whole
-            while len(self._prompts) > _AT_HAND:
-                self._prompts.popitem(last=False)
-        self._prompts.move_to_end(key)
-        return self._prompts[key]
+        try:
+            whole = np.concatenate(list(self._spread(place))[::-1]).astype(place.dtype)
+        except TurnkeepError as error:
+            raise CorruptRecord(error.message, **_where(place)) from error
+        if sha256_hex(_bytes(whole)) != place.sha256.hex():
+            raise CorruptRecord("the array is not what was written: its digest differs", **_where(place))
+        whole.flags.writeable = False
+        return whole
 
     def _spread(self, place: _Place) -> "Iterator[Array]":
         """The arrays that a prompt consists of, the last first."""

@@ -1,5 +1,6 @@
 """Reading a rollout: its turns, its policy calls and their evidence, its gaps and counters."""
 
+import threading
 from collections.abc import Iterator, Mapping
 from types import TracebackType
 from typing import Any
@@ -45,6 +46,7 @@ class RolloutView:
             self._texts.update((digest, text.encode()) for digest, text in self._calls[-1].texts.items())
         self._turns: dict[int, tuple[Turn, int]] = {}
         self._held = 0
+        self._at_hand = threading.Lock()
         self._numbers = {document["digest"]: number for number, document in reversed(list(enumerate(self._documents)))}
         self._check_count("turn", len(self._documents), self._state.turns)
         self._check_count("call", len(self._calls), self._state.calls)
@@ -117,7 +119,8 @@ class RolloutView:
         """One turn by its number. Raises MissingTurn, CorruptRecord."""
         if not 0 <= number < len(self._documents):
             raise MissingTurn("the rollout has no such turn", rollout=self.id, turn=number)
-        if number not in self._turns:
+        found = self._turns.get(number)
+        if found is None:
             try:
                 turn = read_turn(self._documents[number], self._bodies, self._store.blob)
             except TurnkeepError as error:
@@ -125,14 +128,15 @@ class RolloutView:
                 raise
             self._keep_at_hand(number, turn)
             return turn
-        return self._turns[number][0]
+        return found[0]
 
     def _keep_at_hand(self, number: int, turn: Turn) -> None:
         size = turn_size(turn)
-        self._turns[number] = turn, size
-        self._held += size
-        while self._held > _AT_HAND and len(self._turns) > 1:
-            self._held -= self._turns.pop(next(iter(self._turns)))[1]
+        with self._at_hand:
+            self._held += size - self._turns.pop(number, (turn, 0))[1]
+            self._turns[number] = turn, size
+            while self._held > _AT_HAND and len(self._turns) > 1:
+                self._held -= self._turns.pop(next(iter(self._turns)))[1]
 
     def turn_of_digest(self, digest: str) -> Turn:
         """The turn whose `Turn.digest` this is. Raises MissingTurn, which names it."""

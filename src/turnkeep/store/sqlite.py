@@ -338,8 +338,10 @@ class SqliteStore:
                 before = self._size()
                 self._db.execute("VACUUM")
                 self._db.execute("PRAGMA busy_timeout = 1000").fetchall()  # a reader in the way: the log is moved later
-                self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
-                self._db.execute(f"PRAGMA busy_timeout = {_PATIENCE}").fetchall()
+                try:
+                    self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+                finally:
+                    self._db.execute(f"PRAGMA busy_timeout = {_PATIENCE}").fetchall()
                 return Compacted(before, self._size())
 
     def _size(self) -> int:
