@@ -10,6 +10,7 @@ from samples import SCOPE
 
 from turnkeep import Turn, capture, pack, project, to_json, unpack
 from turnkeep.errors import ArchiveError, CorruptRecord, TurnkeepError, UnsupportedVersion
+from turnkeep.history.capture import capture_without_native
 from turnkeep.testing import strategies
 from turnkeep.wire.json import dumps
 
@@ -82,6 +83,15 @@ def test_an_edited_turn_has_no_body() -> None:
     edited = capture(LARGE, SCOPE).edit(0, text="Bergen")
     assert edited.body is None
     assert unpack(pack([edited]))[0] == edited
+
+
+def test_a_turn_kept_by_its_text_alone_stays_so() -> None:
+    """A turn that was kept without native items, for malformed training fields, gets none when packed (7.9, 9.1)."""
+    turn = capture_without_native(LARGE.replace(b"-0.5,", b"NaN,", 1), SCOPE)
+    assert turn.body is None
+    again = unpack(pack([turn]))[0]
+    assert again == turn
+    assert [part.native for part in again.parts] == [None]
 
 
 def test_a_flipped_bit_is_found_anywhere() -> None:

@@ -52,10 +52,10 @@ class NotingRollout(Rollout):
         with self._noted():
             return super().begin_call(*args, **kwargs)
 
-    def answer_call(self, *args: Any, **kwargs: Any) -> None:
-        """Keep the response."""
+    def answer_call(self, *args: Any, **kwargs: Any) -> Any:
+        """Keep the response; gives what the scan of it found, which capture goes on from."""
         with self._noted():
-            super().answer_call(*args, **kwargs)
+            return super().answer_call(*args, **kwargs)
 
     def add_turn(self, *args: Any, **kwargs: Any) -> Turn:
         """Keep the turn."""
