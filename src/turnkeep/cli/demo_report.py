@@ -1,5 +1,8 @@
 """The table that `turnkeep demo` ends with."""
 
+import os
+import shutil
+import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -44,7 +47,12 @@ def print_report(report: dict[str, Any], out: "Console") -> None:
     store, name = report["store_path"], report["rollout"]
     out.print("[bold]Look further[/]")
     for command in (f"show {name}", f"verify {name}", "ls"):
-        out.print(f"  turnkeep {command} --store {store}", soft_wrap=True)
+        out.print(f"  {_own_name()} {command} --store {store}", soft_wrap=True)
+
+
+def _own_name() -> str:
+    """How a person calls this command from here: by name where it is on PATH, else by where it lies."""
+    return "turnkeep" if shutil.which("turnkeep") else os.path.relpath(sys.argv[0])
 
 
 def _count(kinds: list[str]) -> str:
