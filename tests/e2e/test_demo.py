@@ -41,6 +41,9 @@ def test_the_demo_kills_resumes_and_replays_exactly(tmp_path: Path) -> None:
     assert verified["sound"] is True
     shown = json.loads(turnkeep("show", report["rollout"], "--store", store, "--json", cwd=tmp_path))
     assert [turn["native"] for turn in shown["turn_list"]] == [True] * 5
+    table = turnkeep("show", report["rollout"], "--store", store, cwd=tmp_path)
+    assert all(str(turn["prompt_tokens"]) in table for turn in shown["turn_list"])  # 80 columns hide no number
+    assert table.count("native") == 5
     scope = shown["scope"]
     replayed = json.loads(
         turnkeep("replay", report["rollout"], "--scope", scope, "--store", store, "--json", cwd=tmp_path)

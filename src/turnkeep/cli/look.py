@@ -140,10 +140,10 @@ def _print_rollout(
     out.print(f"[bold]{escape(summary['rollout'])}[/]  {escape(summary['state'])}  begun {summary['begun'][:19]}")
     budget = "no bound" if summary["max_policy_calls"] is None else f"of {summary['max_policy_calls']}"
     out.print(f"scope {escape(str(summary['scope']))}, {summary['used']} policy calls charged ({budget})\n")
-    table = Table(box=None, pad_edge=False, header_style="bold")
+    table = Table(box=None, pad_edge=False, header_style="bold", expand=True)
     for name in ("turn", "prompt", "gen", "mean lp", "experts", "replay"):
         table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("what it said", no_wrap=True, overflow="ellipsis")
+    table.add_column("what it said", no_wrap=True, overflow="ellipsis", ratio=1)
     for turn in turns:
         if "error" in turn:
             table.add_row(str(turn["turn"]), "", "", "", "", "[red]damaged[/]", escape(turn["error"]["message"]))
