@@ -35,7 +35,7 @@ PURE = ("wire", "history", "archive")
 """Packages that do no I/O."""
 
 IO_MODULES = frozenset(
-    {"asyncio", "fcntl", "glob", "http", "httpx", "io", "logging", "os", "pathlib", "shutil", "signal", "socket"}
+    {"asyncio", "fcntl", "glob", "http", "httpx", "logging", "os", "pathlib", "shutil", "signal", "socket"}
     | {"sqlite3", "subprocess", "tempfile", "time", "urllib"}
 )
 IO_CALLS = frozenset({"open", "print", "input"})

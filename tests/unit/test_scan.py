@@ -1,17 +1,29 @@
 """The one-scan reader gives what the exact reader gives: the same values, or the same error."""
 
 import json
+from collections.abc import Iterator
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from turnkeep.errors import TurnkeepError
 from turnkeep.history.capture import capture
+from turnkeep.wire import scan
 from turnkeep.wire.digits import parse_integers
 from turnkeep.wire.json import DEEPEST, InexactJson, NotJson, dumps, loads
 from turnkeep.wire.scan import scan_body
 from turnkeep.wire.training import to_array
+
+
+@pytest.fixture(params=[0, scan._SHORT], ids=["digits", "lists"], scope="module", autouse=True)
+def _shortest_for_digits(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Every property holds whichever of the two readers of integers is asked for arrays as small as these."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(scan, "_SHORT", request.param)
+        yield
+
 
 NUMBERS = st.one_of(
     st.integers(0, 300),

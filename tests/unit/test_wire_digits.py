@@ -1,13 +1,23 @@
 """wire/digits.py: integers read and written without Python objects, and never wrongly."""
 
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from turnkeep.wire import digits
 from turnkeep.wire.digits import parse_integers
+
+
+@pytest.fixture(params=[1, 7, digits._BLOCK], scope="module", autouse=True)
+def _block(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Everything holds whatever the size of a block, so that small texts cross block borders too."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(digits, "_BLOCK", request.param)
+        yield
 
 
 @st.composite

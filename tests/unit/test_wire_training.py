@@ -45,6 +45,13 @@ def test_an_array_is_the_list_exactly_or_none(value: Any) -> None:
     assert array.dtype.isnative
 
 
+@given(st.lists(st.floats(-20.0, -0.0) | st.floats(1e-4, 1e16, exclude_max=True) | st.sampled_from([0.0, 1e-4, -1e-4])))
+def test_ordinary_floats_are_written_as_python_writes_them(value: list[float]) -> None:
+    """Log probs and other floats of common size have the text that `json.dumps` gives them, whoever writes it."""
+    array = np.array(value, dtype=np.float64)
+    assert array_text(array) == json.dumps(value, separators=(",", ":")).encode()
+
+
 @given(_VALUES | strategies.token_ids() | strategies.routed_experts())
 def test_an_integer_array_has_the_narrowest_dtype(value: Any) -> None:
     """No narrower dtype holds the values; unsigned unless one is negative."""

@@ -8,6 +8,7 @@ history.
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from io import BytesIO
 from typing import Any, NamedTuple
 
 from turnkeep.errors import ConfigurationError, PreparationFailure
@@ -55,7 +56,7 @@ class Projected:
     @property
     def text(self) -> bytes:
         """The JSON text."""
-        return b"".join(self.chunks())
+        return collected(self.chunks())
 
     @property
     def is_empty(self) -> bool:
@@ -98,11 +99,11 @@ class Request:
 
     def input_text(self) -> bytes:
         """The input as JSON text."""
-        return b"[" + b"".join(joined(entry.chunks() for entry in self.entries if not entry.is_empty)) + b"]"
+        return collected(bracketed(entry.chunks() for entry in self.entries if not entry.is_empty))
 
     def body(self, params: Mapping[str, Any] | None = None, cache: WireCache | None = None) -> bytes:
         """The request's body: `input`, `instructions` where there are any, then the members of `params`."""
-        return b"".join(self.chunks(params, cache))
+        return collected(self.chunks(params, cache))
 
     def chunks(self, params: Mapping[str, Any] | None = None, cache: WireCache | None = None) -> Iterator[bytes]:
         """`body` in pieces: for sending it without ever holding the whole.
@@ -135,17 +136,27 @@ class Request:
 def body_chunks(entries: Iterable[Projected], tail: bytes, cache: WireCache | None = None) -> Iterator[bytes]:
     """A request's body of its entries, in chunks, and what follows the input."""
     shown = (entry for entry in entries if not entry.is_empty)
-    yield b'{"input":['
-    yield from joined(entry.chunks(cache) for entry in shown)
-    yield b"]" + tail + b"}"
+    yield b'{"input":'
+    yield from bracketed(entry.chunks(cache) for entry in shown)
+    yield tail + b"}"
 
 
-def joined(entries: Iterable[Iterable[bytes]]) -> Iterator[bytes]:
-    """The chunks of each entry, and a comma between entries."""
+def bracketed(entries: Iterable[Iterable[bytes]]) -> Iterator[bytes]:
+    """The chunks of each entry, a comma between entries, and the brackets of a list around them."""
+    yield b"["
     for index, chunks in enumerate(entries):
         if index:
             yield b","
         yield from chunks
+    yield b"]"
+
+
+def collected(chunks: Iterable[bytes]) -> bytes:
+    """The chunks joined as they come, none held for longer: half the memory of `bytes.join`, which holds them all."""
+    whole = BytesIO()
+    for chunk in chunks:
+        whole.write(chunk)
+    return whole.getvalue()
 
 
 def body_text(texts: Iterable[bytes], tail: bytes) -> bytes:

@@ -4,34 +4,36 @@ Two spellings are read here: `[1,2]` and `[1, 2]`, nested to any depth, without 
 reader, which is asked whenever `parse_integers` gives None.
 """
 
+from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     import numpy as np
 
     type Array = np.ndarray[Any, np.dtype[Any]]
+    type Shape = tuple[int, ...]
 
 _OPEN, _CLOSE, _COMMA, _SPACE = b"[], "
 MOST_DIMENSIONS = 8
 """Arrays of a higher rank stay plain JSON."""
-_BLOCK = 1 << 16
-"""Bytes of text that are read at a time."""
-_LONGEST = 18
-"""Digits of an integer that fit 64 bits whatever they are."""
+_BLOCK = 1 << 17
+"""Bytes of text that are read at a time, so that what is worked on stays in the processor's cache."""
+_PLACES = (3, 6, 9, 18)
+"""How many digits of an integer are read before the proof is tried; more may not fit 64 bits."""
 
 
 def parse_integers(text: bytes) -> "Array | None":
     """The full rectangle of non-negative integers that `text` spells, in the narrowest dtype; else None.
 
-    The proof that nothing else passes: digits stand in each place of an element and nowhere else, no zero is in front
-    that JSON forbids, and the text without its digits is compared, whole, with the only spelling of the shape.
+    The proof that nothing else passes: `_guess_inner_shape` says what the whole must be, and `_is_spelled` that it is.
     """
-    if text[:1] != b"[" or text[-1:] != b"]":
-        return None
     between = b", " if b" " in text else b","
-    read = _read_blocks(text, between[-1])
-    shape = None if read is None else _read_shape(read.structure, between)
-    if read is None or shape is None:
+    inner = _guess_inner_shape(text)
+    read = None if inner is None else _read_blocks(text, inner[-1] if inner else len(text), between)
+    if inner is None or read is None:
+        return None
+    shape = (read.values.size // prod(inner), *inner)
+    if not _is_spelled(text, shape, between, read):
         return None
     values = read.values.astype(narrowest_dtype(0, int(read.values.max())), copy=False).reshape(shape)
     values.flags.writeable = False
@@ -39,74 +41,107 @@ def parse_integers(text: bytes) -> "Array | None":
 
 
 class _Read(NamedTuple):
-    """The elements of a text, and the text without their digits."""
+    """The elements of a text, where the last of each row ends, and its commas and bytes that are no digits."""
 
     values: "Array"
-    structure: bytes
+    row_ends: "Array"
+    commas: int
+    others: int
 
 
-def _read_shape(structure: bytes, between: bytes) -> tuple[int, ...] | None:
-    """The shape whose only spelling `structure` is, or None."""
-    rank = len(structure) - len(structure.lstrip(b"["))
-    if not 0 < rank <= MOST_DIMENSIONS:
+def _guess_inner_shape(text: bytes) -> "Shape | None":
+    """The shape below the first dimension if the first row, plane and so on tell it; None where no shape fits them."""
+    front = text[: MOST_DIMENSIONS + 1]
+    rank = len(front) - len(front.lstrip(b"["))
+    if not 0 < rank <= MOST_DIMENSIONS or not text.endswith(b"]" * rank):
         return None
     shape: list[int] = []
-    unit = b""
-    for level in range(rank, 0, -1):
-        head = b"[" * level if not unit else b"[" * (level - 1) + b"["
-        end = structure.find(b"]" * (rank - level + 1))
-        if end < 0:
+    for level in range(1, rank):
+        count, left = divmod(text.count(b",", 0, text.find(b"]" * level)) + 1, prod(shape))
+        if left:
             return None
-        inner = structure[len(head) : end + rank - level]
-        width = len(unit) + len(between)
-        if (len(inner) + len(between)) % width:
-            return None
-        count = (len(inner) + len(between)) // width
-        if not count:
-            return None
-        unit = b"[" + between.join([unit] * count) + b"]"
         shape.insert(0, count)
-    return tuple(shape) if unit == structure else None
+    return tuple(shape)
 
 
-def _read_blocks(text: bytes, before_element: int) -> "_Read | None":
-    """Read a block at a time, so that what is worked on stays in the processor's cache."""
+def _is_spelled(text: bytes, shape: "Shape", between: bytes, read: _Read) -> bool:
+    """Whether `text` is the only spelling of its elements in `shape` with `between` among them.
+
+    The text begins and ends with the brackets of its rank, and after the last element of each row stands, byte for
+    byte, what closes and opens rows there. What is left of the bytes that are no digits is one comma (with its space,
+    which `_read_blocks` saw to) for each of the other gaps; each gap holds something, or its elements would be one; so
+    each holds just that.
+    """
+    import numpy as np
+
+    elements, rank = prod(shape), len(shape)
+    brackets = 2 * sum(prod(shape[:level]) for level in range(rank))
+    if read.values.size != elements or read.commas != elements - 1:
+        return False
+    if read.others != brackets + (elements - 1) * len(between):
+        return False
+    raw, ends = np.frombuffer(text, dtype=np.uint8), read.row_ends
+    for closed in range(1, rank):  # `ends`: the last elements of all that `closed` brackets close, or more
+        inner = ends.reshape(-1, shape[rank - closed - 1])
+        last = inner[:, :-1].ravel()
+        for at, byte in enumerate(b"]" * closed + between + b"[" * closed, 1):
+            if not (raw[at:].take(last, mode="clip") == byte).all():
+                return False
+        ends = inner[:, -1]
+    return True
+
+
+def _read_blocks(text: bytes, width: int, between: bytes) -> _Read | None:
+    """The elements of `text`, whose rows are `width` long, a block at a time; None where it cannot be an array."""
     import numpy as np
 
     raw = np.frombuffer(text, dtype=np.uint8)
-    blocks: list[_Read] = []
-    start = 0
+    values: list[Array] = []
+    row_ends: list[Array] = []
+    start = elements = commas = others = 0
     while start < len(text) - 1:
         end = text.find(b",", start + _BLOCK)
         end = len(text) - 1 if end < 0 else end
-        block = _read_block(raw[start : end + 1], before_element)
-        if block is None:
+        block = raw[start : end + 1]
+        digits = block - np.uint8(48)
+        is_digit = digits < 10  # what is no digit wraps to 10 or more
+        is_comma = block == _COMMA
+        ends = np.flatnonzero(is_digit[:-1] > is_digit[1:])
+        read = _read_elements(digits, is_digit, ends)
+        if read is None or (len(between) == 2 and not np.array_equal(is_comma[:-1], block[1:] == _SPACE)):
             return None
-        blocks.append(block)
+        values.append(read)
+        row_ends.append(ends[-(elements + 1) % width :: width] + start)
+        elements += len(ends)
+        commas += int(np.count_nonzero(is_comma[1:]))
+        others += int(np.count_nonzero(~is_digit[1:]))
         start = end
-    return _Read(np.concatenate([block.values for block in blocks]), b"[" + b"".join(b.structure for b in blocks))
+    return _Read(np.concatenate(values), np.concatenate(row_ends), commas, others + 1)
 
 
-def _read_block(raw: "Array", before_element: int) -> "_Read | None":
-    """What stands between the first byte, which is no digit, and the last, and the last; None where it is no array."""
+def _read_elements(digits: "Array", is_digit: "Array", ends: "Array") -> "Array | None":
+    """The integers whose last digits are at `ends`; None where one is too long or has a zero in front.
+
+    `number` is what the last `places` digits up to each byte spell. The proof that no more stand before them, and no
+    zeros: the numbers found, as JSON spells them, take as many digits as there are.
+    """
     import numpy as np
 
-    digits = raw - np.uint8(48)  # what is no digit wraps to 10 or more
-    marks = np.flatnonzero(digits > 9)
-    before, after = raw[marks[:-1]], raw[marks[1:]]
-    lengths = np.diff(marks) - 1
-    element = lengths > 0
-    opens = (before == _OPEN) | (before == before_element)
-    if not np.array_equal(element, opens & ((after == _COMMA) | (after == _CLOSE))):
-        return None
-    lengths, ends = lengths[element], marks[1:][element] - 1
-    longest = int(lengths.max(initial=1))
-    if longest > _LONGEST or bool(((digits[ends - lengths + 1] == 0) & (lengths > 1)).any()):
-        return None  # too long, or a zero in front
-    values: Array = digits[ends].astype(np.int64 if longest > 4 else np.uint16)
-    for place in range(1, longest):
-        values = values + digits[ends - place] * (lengths > place) * values.dtype.type(10**place)
-    return _Read(values, after.tobytes())
+    mask = is_digit.view(np.uint8)
+    number: Array = digits * mask
+    digits, places, found = number, 1, np.count_nonzero(is_digit)
+    for tried in _PLACES:
+        while places < tried:
+            places += 1
+            longer = number.astype(narrowest_dtype(0, 10**places - 1))
+            longer[1:] = number[:-1] * mask[1:]
+            longer *= longer.dtype.type(10)
+            longer += digits
+            number = longer
+        values = number[ends]
+        if len(ends) + sum(np.count_nonzero(values >= 10**place) for place in range(1, places)) == found:
+            return values
+    return None
 
 
 def narrowest_dtype(low: int, high: int) -> str | None:

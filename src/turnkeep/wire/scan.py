@@ -24,6 +24,8 @@ _NOT_CUT = frozenset({b"content", b"summary", b"output"})
 """Members whose readers expect lists of objects, and say what is wrong with anything else."""
 _SHORTEST = 48
 """Bytes of an array's text from which cutting it out pays."""
+_SHORT = 2048
+"""Bytes of an array's text below which a Python int for each number is the faster way."""
 _HOLE = b"Infinity"
 """Stands in the skeleton where an array was: a token that JSON does not have and the parser asks about."""
 
@@ -78,7 +80,7 @@ def read_array(text: bytes) -> "tuple[Array, bytes | None] | None":
     None where the exact reader is needed.
     """
     between = b", " if b" " in text else b","
-    integers = parse_integers(text)
+    integers = parse_integers(text) if len(text) >= _SHORT else None
     if integers is not None:
         return integers, between  # it reads nothing but the one spelling
     try:

@@ -82,11 +82,19 @@ def spell_array(array: "Array", between: bytes) -> bytes:
 
 def array_text(array: "Array") -> bytes:
     """The array as JSON text, equal to `dumps` of its plain list."""
-    if array.dtype.kind in "iu":
+    if array.dtype.kind in "iu" or (array.dtype == "float64" and _is_written_alike(array)):
         import orjson
 
         return orjson.dumps(array, option=orjson.OPT_SERIALIZE_NUMPY)
     return dumps(array.tolist())
+
+
+def _is_written_alike(array: "Array") -> bool:
+    """Whether orjson writes these floats as Python does: both write the shortest digits, exponents only outside."""
+    import numpy as np
+
+    size = np.abs(array)
+    return bool(((size >= 1e-4) & (size < 1e16) | (size == 0)).all())
 
 
 def has_ids(members: Mapping[str, object]) -> bool:
