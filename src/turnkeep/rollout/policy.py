@@ -8,6 +8,7 @@ that says exactly how far it got.
 """
 
 import asyncio
+import importlib
 import itertools
 import logging
 import random
@@ -91,6 +92,7 @@ class PolicyClient:
         self._headers = dict(headers)
         self._cache = WireCache(cache_bytes)
         self._http: tuple[asyncio.AbstractEventLoop, httpx.AsyncClient] | None = None
+        importlib.import_module("httpx")  # now, so that the first call is as quick as the others
 
     async def call(self, history: Iterable[Entry], params: Mapping[str, Any] | None = None) -> Turn:
         """The policy's turn after `history`, kept before it is returned.
