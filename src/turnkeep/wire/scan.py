@@ -80,7 +80,8 @@ def read_array(text: bytes) -> "tuple[Array, bytes | None] | None":
     None where the exact reader is needed.
     """
     between = b", " if b" " in text else b","
-    integers = parse_integers(text) if len(text) >= _SHORT else None
+    fractions = b"." in text[:_SHORTEST]
+    integers = parse_integers(text) if len(text) >= _SHORT and not fractions else None
     if integers is not None:
         return integers, between  # it reads nothing but the one spelling
     try:
