@@ -2,10 +2,10 @@
 # scripts/setup finds or fetches. ARGS are handed on: make test ARGS=tests/contract
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint
+.PHONY: help setup demo test test-gym lint
 
 help: ## list what there is
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-6s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' Makefile
 
 setup: ## fill .venv from uv.lock; quick when it was done before
 	@scripts/setup
@@ -15,6 +15,9 @@ demo: setup ## see it work: an agent killed, resumed, restored and compared with
 
 test: setup ## run the tests
 	.venv/bin/pytest $(ARGS)
+
+test-gym: setup ## run tests/gym with NeMo Gym 0.7.0 and Python 3.13, in .gym07 (make test runs it with 0.4.0)
+	@scripts/test-gym $(ARGS)
 
 lint: setup ## ruff and mypy
 	.venv/bin/ruff check .

@@ -73,7 +73,7 @@ class Reader:
         """The documents of a kind, each held against its digest."""
         found = self.db.execute(
             "SELECT number, document, digest FROM records WHERE rollout = ? AND kind = ? ORDER BY number",
-            (self.key, ["calls", "turns", "tools", "failures"].index(kind)),
+            (self.key, ["calls", "turns", "tools", "failures", "states", "origins"].index(kind)),
         )
         documents = []
         for number, document, digest in found:
@@ -237,6 +237,7 @@ async def talk(url: str, rollout: tk.Rollout) -> None:
                 history.append({"role": "assistant", "content": "an example"})
         with pytest.raises(tk.PreparationFailure):
             await policy.call([{"role": "tool", "content": "no id"}])
+    rollout.set_origin({"source": "talk", "reward": 1.0})
     tk.once_sync(rollout, "order", {"place": "Oslo"}, lambda: 7)
 
 
@@ -310,9 +311,12 @@ def test_the_other_documents_have_the_members_that_are_named(reader: Reader) -> 
     assert sha(f"r-1\0states\0{0}\0".encode() + reader.state).digest() == digest
     counts = {name: head[name] for name in ("used", "calls", "turns", "tools", "failures")}
     assert counts == {"used": 3, "calls": 3, "turns": 3, "tools": 1, "failures": 1}
+    assert (head["version"], head["origins"]) == (2, 1)
+    (origin,) = reader.rows("origins")
+    assert origin == {"format": "turnkeep-origin", "version": 1, "origin": {"source": "talk", "reward": 1.0}}
     text = (Path(__file__).parent.parent / "docs/format.md").read_text(encoding="utf-8")
     (tool,), (failure,) = reader.rows("tools"), reader.rows("failures")
-    for document in (head, tool, *reader.rows("calls"), *reader.rows("turns")):
+    for document in (head, tool, origin, *reader.rows("calls"), *reader.rows("turns")):
         assert [name for name in document if f'"{name}"' not in text] == []
     assert tool == {**tool, "format": "turnkeep-tool", "version": 1, "number": 0, "state": "done", "output": 7}
     assert failure == {**failure, "format": "turnkeep-failure", "version": 1, "type": "PreparationFailure", "entry": 0}

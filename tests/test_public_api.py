@@ -18,15 +18,26 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["
 CORE = {"numpy", "msgspec", "orjson", "httpx", "jsonschema", "typer", "rich"}
 """What an installation without extras brings along."""
 
-EXTRAS = {"serve": {"starlette", "uvicorn"}, "nooa": {"nooa"}}
-"""What each extra brings along, for the package of the same name; `demo` is both."""
+EXTRAS = {
+    "serve": {"starlette", "uvicorn"},
+    "nooa": {"nooa"},
+    "gym": {"turnkeep", "nemo-gym"},
+    "atif": {"atif"},
+    "parquet": {"pyarrow"},
+    "report": {"jinja2"},
+}
+"""What each extra brings along; `demo` is the first two, and `gym` has `nooa` in it."""
 
 ALSO_THERE = {
+    "export": {"atif", "pyarrow", "pydantic"},
+    "gym": {"nemo_gym", "nooa", "starlette", "pydantic", "pydantic_core", "jsonschema_specifications"},
     "history": {"referencing", "jsonschema_specifications"},
     "nooa": {"pydantic"},
+    "report": {"markupsafe", "starlette", "uvicorn"},
     "testing": {"pytest", "hypothesis"},
 }
-"""What a folder may use besides: what jsonschema and nooa need themselves, what anybody who tests has."""
+"""What a folder may use besides what the extra of its name brings: the extras of one format, what those packages need
+themselves, what anybody who tests has."""
 
 
 def names_of(requirements: list[str]) -> set[str]:
@@ -75,7 +86,7 @@ def test_types_are_shipped() -> None:
 
 
 def test_the_core_depends_on_the_declared_few() -> None:
-    """An installation without extras brings seven packages, each extra its own, and `demo` both extras."""
+    """An installation without extras brings seven packages, each extra its own, and `demo` two extras."""
     assert names_of(PROJECT["dependencies"]) == CORE
     extras = PROJECT["optional-dependencies"]
     assert {name: names_of(extras[name]) for name in EXTRAS} == EXTRAS

@@ -95,7 +95,7 @@ def test_every_command_exists_and_its_help_has_an_example(tmp_path: Path) -> Non
         assert "Example: turnkeep " + name in done.stdout or f"| turnkeep {name}" in done.stdout, name
 
 
-QUICK = ("ls", "show", "replay", "verify", "apply")
+QUICK = ("ls", "show", "replay", "verify", "check", "apply")
 
 
 @pytest.mark.parametrize("name", QUICK)

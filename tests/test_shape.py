@@ -20,11 +20,15 @@ BELOW = {
     "archive": ("errors", "wire", "history"),
     "store": ("errors",),
     "rollout": ("errors", "wire", "history", "archive", "store"),
+    "check": ("errors", "wire", "history", "archive", "store", "rollout"),
+    "report": ("errors", "wire", "history", "archive", "store", "rollout", "check"),
+    "export": ("errors", "wire", "history", "archive", "store", "rollout", "check"),
     "serve": ("errors",),
     "testing": ("errors", "wire", "history", "archive", "store", "rollout"),
     "nooa": ("errors", "wire", "history", "archive", "store", "rollout"),
-    "cli": ("errors", "wire", "history", "archive", "store", "rollout", "serve", "nooa"),
-    "turnkeep": ("errors", "wire", "history", "archive", "store", "rollout"),
+    "gym": ("errors", "wire", "history", "archive", "store", "rollout", "nooa"),
+    "cli": ("errors", "wire", "history", "archive", "store", "rollout", "export", "check", "report", "serve", "nooa"),
+    "turnkeep": ("errors", "wire", "history", "archive", "store", "rollout", "check", "export"),
 }
 """What each package may import of the others, the lowest first; `turnkeep` is the public `__init__`."""
 
@@ -40,8 +44,12 @@ IO_MODULES = frozenset(
 )
 IO_CALLS = frozenset({"open", "print", "input"})
 
+ADAPTERS = ("nooa", "gym")
+HEAVY = ("nooa", "litellm", "nemo_gym")
+"""Packages whose import takes seconds."""
+
 BROAD = ("Exception", "BaseException")
-BROAD_EXCEPTS: frozenset[str] = frozenset()
+BROAD_EXCEPTS = frozenset({"turnkeep.gym.service"})
 """Modules that may catch every exception without raising it again."""
 
 LONGEST_MODULE, LONGEST_FUNCTION = 500, 50
@@ -154,14 +162,20 @@ def test_wire_history_and_archive_do_no_io() -> None:
     )
 
 
-def test_nooa_is_imported_by_its_adapter_alone() -> None:
-    """Importing nooa takes seconds: only the adapter does it, and others import the adapter inside functions."""
+def test_what_takes_seconds_is_imported_by_its_adapter_alone() -> None:
+    """Only the adapters import nooa and nemo_gym; others import the adapters inside functions."""
     nothing(
         f"{module}:{each.line} imports {each.module}"
         for module, tree in modules().items()
         for each in imports(tree)
-        if package(module) != "nooa"
-        and (each.module.split(".")[0] in ("nooa", "litellm") or (package(each.module) == "nooa" and not each.lazy))
+        if package(module) not in ADAPTERS
+        and (each.module.split(".")[0] in HEAVY or (package(each.module) in ADAPTERS and not each.lazy))
+    )
+    nothing(
+        f"{module}:{each.line} imports {each.module}"
+        for module, tree in modules().items()
+        for each in imports(tree)
+        if each.module.split(".")[0] == "nemo_gym" and (package(module) != "gym" or not each.lazy)
     )
 
 

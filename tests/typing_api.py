@@ -54,6 +54,7 @@ def keep(path: Path, turn: tk.Turn) -> tk.Outcome:
         view = tk.RolloutView(store, "r-1")
         assert_type(view.turns, tuple[tk.Turn, ...])
         assert_type(view.gradable, bool)
+        assert_type(tk.to_training_samples(view), list[tk.TrainingSample])
         try:
             tk.RolloutView(store, "r-2")
         except tk.UnknownRollout as error:

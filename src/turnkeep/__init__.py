@@ -8,6 +8,8 @@ The names below are the public API. Everything that needs NumPy, HTTP or a datab
 
 from turnkeep.archive.json_form import dumps_turn, from_json, loads_turn, to_json
 from turnkeep.archive.packed import pack, unpack
+from turnkeep.check.doctor import check_rollout
+from turnkeep.check.finding import Finding
 from turnkeep.errors import (
     ArchiveError,
     BudgetExhausted,
@@ -26,6 +28,7 @@ from turnkeep.errors import (
     UnsupportedClientCall,
     UnsupportedVersion,
 )
+from turnkeep.export.samples import TrainingSample, to_training_samples
 from turnkeep.history.capture import capture
 from turnkeep.history.gaps import Gap
 from turnkeep.history.projection import Request, RuntimeEntry, project
@@ -49,6 +52,7 @@ __all__ = [
     "BudgetExhausted",
     "ConfigurationError",
     "CorruptRecord",
+    "Finding",
     "Gap",
     "InvalidPolicyOutput",
     "Item",
@@ -66,6 +70,7 @@ __all__ = [
     "Scope",
     "StoreError",
     "ToolCall",
+    "TrainingSample",
     "TransportFailure",
     "Turn",
     "TurnkeepError",
@@ -75,6 +80,7 @@ __all__ = [
     "UnsupportedVersion",
     "WireCache",
     "capture",
+    "check_rollout",
     "dumps_turn",
     "from_json",
     "loads_turn",
@@ -87,5 +93,6 @@ __all__ = [
     "project",
     "settle_tool",
     "to_json",
+    "to_training_samples",
     "unpack",
 ]

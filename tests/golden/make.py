@@ -15,7 +15,7 @@ from content import GAPS, SCOPE, responses, stored_bodies, turns
 
 import turnkeep
 from turnkeep.archive import arrays, bodies, packed
-from turnkeep.rollout import evidence, state
+from turnkeep.rollout import evidence, origin, state
 from turnkeep.rollout.evidence import Attempt, CallRecord, Prepared, RequestRecord
 from turnkeep.rollout.state import State
 from turnkeep.store.migrations import VERSION as STORE_VERSION
@@ -56,6 +56,7 @@ STATE = State(
     difference={"call": 1, "path": "input[0]", "recorded": 1.0, "now": None},
     begun="2026-01-02T03:04:05.678+00:00",
 )
+ORIGIN = {"source": "é \ud800", "row": {"reward": -0.0, "b": None, "a": [1, 1.0, 2**64, 1e-07]}, "turns": 2}
 
 
 def make_json_forms(folder: Path) -> None:
@@ -92,7 +93,12 @@ def make_call_document(folder: Path) -> None:
 
 def make_state_document(folder: Path) -> None:
     """A rollout's state with everything in."""
-    (folder / "state.json").write_bytes(state.write_state(STATE))
+    (folder / "state.json").write_bytes(state.write_state(replace(STATE, origins=1)))
+
+
+def make_origin_document(folder: Path) -> None:
+    """Where a rollout came from."""
+    (folder / "origin.json").write_bytes(origin.write_origin(ORIGIN))
 
 
 def make_store(folder: Path) -> None:
@@ -155,6 +161,7 @@ MAKERS = {
     f"turn-document-v{arrays.BODY_VERSION}": make_body_documents,
     f"call-document-v{evidence.VERSION}": make_call_document,
     f"state-document-v{state.VERSION}": make_state_document,
+    f"origin-document-v{origin.VERSION}": make_origin_document,
     f"sqlite-v{STORE_VERSION}": make_store,
 }
 

@@ -3,12 +3,13 @@
 import json
 import shutil
 import sqlite3
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from content import GAPS, REQUEST, SCOPE, responses, stored_bodies, turns
-from make import CALL, CALL_2, FIRST_CALL, MAKERS, STATE, packed_turns
+from make import CALL, CALL_2, FIRST_CALL, MAKERS, ORIGIN, STATE, packed_turns
 
 from turnkeep import (
     CorruptRecord,
@@ -27,8 +28,10 @@ from turnkeep import (
 from turnkeep.archive.arrays import attach, detach, read_turn, read_turn_document
 from turnkeep.archive.bodies import Bodies
 from turnkeep.rollout.evidence import read_call
+from turnkeep.rollout.origin import read_origin, write_origin
 from turnkeep.rollout.state import read_state
 from turnkeep.rollout.verify import verify_rollout
+from turnkeep.wire.json import same
 
 HERE = Path(__file__).parent
 TURNS = list(turns().values())
@@ -118,6 +121,18 @@ def test_state_document_v1_opens() -> None:
     assert state.gaps == GAPS
 
 
+def test_state_document_v2_opens() -> None:
+    """The rollout's state of version 2, which counts its origin, is the state that was written (contract 9.4)."""
+    assert read_state((HERE / "state-document-v2" / "state.json").read_bytes()) == replace(STATE, origins=1)
+
+
+def test_origin_document_v1_opens() -> None:
+    """The origin of version 1 is, to the bit, the one that was written (contract 9.4, 1.6)."""
+    document = (HERE / "origin-document-v1" / "origin.json").read_bytes()
+    assert same(read_origin(document), ORIGIN)
+    assert write_origin(ORIGIN) == document
+
+
 @pytest.fixture
 def store_v1(tmp_path: Path) -> Path:
     """A copy of the golden store of version 1: opening it leaves files beside it, and migrates it."""
@@ -181,11 +196,11 @@ def test_a_newer_store_is_refused_by_number_and_left_alone(store_v1: Path) -> No
     assert len(store_v1.read_bytes()) == len(before)
 
 
-@pytest.mark.parametrize("kind", ["turn", "call", "state"])
+@pytest.mark.parametrize("kind", ["turn", "call", "state", "origin"])
 def test_a_newer_document_is_refused_by_number(kind: str) -> None:
     """A golden document with a newer version is refused by its number (contract 9.4)."""
     name = "turn-0" if kind == "turn" else kind
-    read: Any = {"turn": read_turn_document, "call": read_call, "state": read_state}[kind]
+    read: Any = {"turn": read_turn_document, "call": read_call, "state": read_state, "origin": read_origin}[kind]
     members = json.loads((HERE / f"{kind}-document-v1" / f"{name}.json").read_bytes())
     assert read(json.dumps(members).encode()) is not None
     with pytest.raises(UnsupportedVersion, match="3"):

@@ -51,6 +51,7 @@ def fill_rollout(rollout: Rollout, turns: int = 4) -> None:
         turn = rollout.add_turn(capture(body, rollout.scope), call=call)
         output = once_sync(rollout, "f", {"n": number}, lambda number=number: {"result": number})  # type: ignore[misc]
         history += [turn, {"role": "tool", "tool_call_id": f"c_{number}", "content": json.dumps(output)}]
+    rollout.set_origin({"source": "samples", "turns": turns})
     rollout.record_failure(PreparationFailure("an entry was wrong", entry=3))
     rollout.fail_call(begin(rollout, history[:2]), TransportFailure("nothing came"))
     begin(rollout, history)
@@ -72,6 +73,7 @@ def readings(store: Store, rollout: str, turns: int, calls: int) -> Iterator[tup
     names = ("scope", "max_policy_calls", "used", "gaps", "cookies", "failure", "begun", "turn_count", "failures")
     for name in names:
         yield name, of_view(lambda view, name=name: getattr(view, name))  # type: ignore[misc]
+    yield "origin", of_view(lambda view: view.origin)
     yield "tools", of_view(lambda view: view.tools())
     for turn in range(turns):
         yield f"turn {turn}", of_view(lambda view, turn=turn: to_json(view.turn(turn)))  # type: ignore[misc]

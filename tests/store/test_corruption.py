@@ -221,7 +221,7 @@ def test_a_lost_row_is_found(copy: Path, kind: str) -> None:
         db.commit()
     with SqliteStore(copy) as store:
         with pytest.raises(CorruptRecord) as caught:
-            [(view.tools(), view.failures) for view in [RolloutView(store, "r-1")]]
+            [(view.tools(), view.failures, view.origin) for view in [RolloutView(store, "r-1")]]
         assert caught.value.rollout == "r-1"
         assert RolloutView(store, "r-2").turn_count == TURNS
 

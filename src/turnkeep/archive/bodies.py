@@ -235,7 +235,7 @@ class Bodies:
 
     def read(self, digest: str) -> Cutting:
         """The body under a digest. Raises CorruptRecord, which names item and field where an array is hit."""
-        stored = self._open(digest)
+        stored = self.open(digest)
         with expecting(_FORM):
             arrays = tuple(self._array(digest, place) for place in stored.places)
             return Cutting(Received(stored.pieces, tuple(Hole(*place[:3]) for place in stored.places)), arrays)
@@ -250,7 +250,7 @@ class Bodies:
 
     def known(self, digest: str) -> tuple[Known, ...]:
         """The prompts under a digest that a later one may extend."""
-        cutting, stored = self.read(digest), self._open(digest)
+        cutting, stored = self.read(digest), self.open(digest)
         with expecting(_FORM):
             prompts = [place for place in stored.places if place.field == _PROMPT]
             ways = {place.part: tuple(link for link, _ in self._way(place))[::-1] for place in prompts}
@@ -262,12 +262,13 @@ class Bodies:
             if place.code != _EXTENDS:
                 return
             digest, part = place.rest[0].hex(), place.rest[1]
-            stored = self._open(digest)
+            stored = self.open(digest)
             place, generation = stored.place(part, _PROMPT), stored.place(part, _GENERATION)
             yield Link(digest, part, place.shape[0] + generation.shape[0]), stored
         raise CorruptRecord(f"a prompt is spread over more than {MOST_LINKS} stored bodies")
 
-    def _open(self, digest: str) -> _Read:
+    def open(self, digest: str) -> _Read:
+        """What is written of a body, its arrays still apart. Raises CorruptRecord."""
         try:
             data = self._blob(digest)
         except CorruptRecord:

@@ -1,15 +1,22 @@
 """`turnkeep ls`, `show` and `replay`: looking at what a store holds."""
 
-from typing import Any
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
 
 from turnkeep.cli.output import console, print_bytes, print_json, printable, shorten
 from turnkeep.errors import TurnkeepError, UnknownRollout
-from turnkeep.history.agreement import disagreement
 from turnkeep.history.projection import project
-from turnkeep.history.turn import Turn
 from turnkeep.rollout.view import RolloutView
 from turnkeep.store.open import open_store
 from turnkeep.wire.json import dumps
+
+if TYPE_CHECKING:
+    from turnkeep.history.turn import Part
+    from turnkeep.report.measure import Seen
+
+_BARS = "▁▂▃▄▅▆▇█"
 
 
 def list_store(url: str, *, as_json: bool) -> None:
@@ -66,109 +73,136 @@ def _summary(store: Any, name: str) -> dict[str, Any]:
 
 def show_rollout(url: str, rollout: str, *, as_json: bool) -> None:
     """Print one rollout."""
+    from turnkeep.check.doctor import check_rollout
+    from turnkeep.check.finding import Severity
+    from turnkeep.report.measure import see_turns
+
     with open_store(url, create=False) as store:
         view = RolloutView(store, rollout)
         summary = _summary(store, rollout)
-        turns = [_turn_summary(view, number) for number in range(view.turn_count)]
+        turns = [_turn_summary(view, seen) for seen in see_turns(view)]
         calls = [
             {"call": call.number, "in_flight": call.in_flight, "failure": call.failure, "attempts": len(call.attempts)}
             for call in view.calls
             if call.turn is None or call.failure or call.attempts
         ]
+        severities = [finding.severity for finding in check_rollout(view)]
         tools = view.tools()
         rest = {"failure": view.failure, "difference": view.difference, "failures": view.failures}
+    found = {severity.value: severities.count(severity) for severity in Severity}
     if as_json:
-        print_json({**summary, **rest, "turn_list": turns, "unusual_calls": calls, "tools": tools})
+        lists = {"turn_list": turns, "unusual_calls": calls, "tools": tools, "findings": found}
+        print_json({**summary, **rest, **lists})
     else:
-        _print_rollout(summary, turns, calls, rest)
+        _print_rollout(summary, turns, calls, rest, found)
 
 
-def _turn_summary(view: RolloutView, number: int) -> dict[str, Any]:
-    try:
-        turn = view.turn(number)
-    except TurnkeepError as error:
-        return {"turn": number, "error": error.to_json()}
-    why = disagreement(turn)
+def _turn_summary(view: RolloutView, seen: "Seen") -> dict[str, Any]:
+    """A turn in one object. Log probs are in nats; `log_probs` is a line of them as `sparkline` draws it."""
+    from turnkeep.report.measure import kinds_of, why_portable
+
+    if seen.turn is None:
+        return {"turn": seen.number, "error": seen.error.to_json() if seen.error is not None else None}
+    why = why_portable(seen.turn, view.scope)
+    numbers = seen.numbers
     return {
-        "turn": number,
-        "call": view.call_of_turn(number),
-        "finish_reason": turn.finish_reason,
+        "turn": seen.number,
+        "call": seen.call,
+        "finish_reason": seen.turn.finish_reason,
         "native": why is None,
         "why_portable": why,
-        "parts": [_part_text(part) for part in turn.parts],
-        **_tokens(turn),
+        "kinds": kinds_of(seen.turn),
+        "parts": [_part_text(part) for part in seen.turn.parts],
+        "prompt_tokens": numbers.prompt,
+        "shared_tokens": numbers.shared,
+        "generation_tokens": numbers.generated,
+        "mean_log_prob": numbers.mean_log_prob,
+        "least_log_prob": numbers.least_log_prob,
+        "log_probs": None if numbers.log_probs is None else sparkline(numbers.log_probs.tolist()),
+        "experts": numbers.experts,
     }
 
 
-def _part_text(part: Any) -> dict[str, str]:
+def _part_text(part: "Part") -> dict[str, str]:
+    from turnkeep.report.measure import kind_of
+
+    kind = kind_of(part)
     if part.kind == "tool_call":
-        return {"kind": "call", "text": f"{part.name}({part.arguments})"}
-    if part.kind == "text" and not part.text and part.native is not None and part.native.get("type") != "message":
-        return {"kind": "hosted", "text": str(part.native["type"])}
-    return {"kind": part.kind, "text": part.text}
+        return {"kind": kind, "text": f"{part.name}({part.arguments})"}
+    hosted = kind == "hosted" and part.native is not None
+    return {"kind": kind, "text": str(part.native["type"]) if hosted and part.native is not None else part.text}
 
 
-def _tokens(turn: Turn) -> dict[str, Any]:
-    """How many tokens the turn has, its mean log prob in nats, and the shape of its routed experts."""
-    for part in reversed(turn.parts):
-        if part.native is None or not part.native.has_training:
-            continue
-        arrays = part.native.arrays
-        log_probs = arrays["generation_log_probs"].tolist() if "generation_log_probs" in arrays else []
-        routes = part.native.get("routed_experts") if "routed_experts" not in arrays else None
-        shape = list(arrays["routed_experts"].shape) if "routed_experts" in arrays else None
-        return {
-            "prompt_tokens": _length(part.native, "prompt_token_ids"),
-            "generation_tokens": _length(part.native, "generation_token_ids"),
-            "mean_log_prob": sum(log_probs) / len(log_probs) if log_probs else None,
-            "experts": shape if routes is None else ("envelope" if isinstance(routes, str) else "plain"),
-        }
-    return {"prompt_tokens": None, "generation_tokens": None, "mean_log_prob": None, "experts": None}
+def sparkline(log_probs: Sequence[float], width: int = 20) -> str:
+    """Log probs in nats as a line of at most `width` bars: the taller, the less likely the least likely token of a bar.
 
-
-def _length(native: Any, name: str) -> int:
-    return len(native.arrays[name]) if name in native.arrays else len(native.get(name) or [])
+    The lowest bar is probability 1, the highest 1 in 22,000 (10 nats) or less, by the square root in between.
+    """
+    count = min(width, len(log_probs))
+    ends = [len(log_probs) * bar // count for bar in range(count + 1)] if count else [0]
+    least = (min(log_probs[start:end]) for start, end in pairwise(ends))
+    return "".join(_BARS[round(math.sqrt(min(1.0, max(0.0, -each / 10))) * (len(_BARS) - 1))] for each in least)
 
 
 def _print_rollout(
-    summary: dict[str, Any], turns: list[dict[str, Any]], calls: list[dict[str, Any]], rest: dict[str, Any]
+    summary: dict[str, Any],
+    turns: list[dict[str, Any]],
+    calls: list[dict[str, Any]],
+    rest: dict[str, Any],
+    found: dict[str, int],
 ) -> None:
     from rich.markup import escape
-    from rich.table import Table
 
     out = console()
     out.print(f"[bold]{escape(summary['rollout'])}[/]  {escape(summary['state'])}  begun {summary['begun'][:19]}")
     budget = "no bound" if summary["max_policy_calls"] is None else f"of {summary['max_policy_calls']}"
-    out.print(f"scope {escape(str(summary['scope']))}, {summary['used']} policy calls charged ({budget})\n")
-    table = Table(box=None, pad_edge=False, header_style="bold", expand=True)
-    for name in ("turn", "prompt", "gen", "mean lp", "experts", "replay"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("what it said", no_wrap=True, overflow="ellipsis", ratio=1)
+    out.print(f"scope {escape(str(summary['scope']))}")
+    out.print(f"{summary['used']} policy calls charged ({budget})\n")
+    out.print(f"[bold]turn   prompt     gen  mean lp  {'log probs':<20}{'experts':>13}  replay[/]")
     for turn in turns:
-        if "error" in turn:
-            table.add_row(str(turn["turn"]), "", "", "", "", "[red]damaged[/]", escape(turn["error"]["message"]))
-            continue
-        said = "\n".join(f"{part['kind']}: {shorten(printable(part['text']), 200)}" for part in turn["parts"])
-        mean = turn["mean_log_prob"]
-        table.add_row(
-            str(turn["turn"]),
-            str(turn["prompt_tokens"] if turn["prompt_tokens"] is not None else "-"),
-            str(turn["generation_tokens"] if turn["generation_tokens"] is not None else "-"),
-            "-" if mean is None else f"{mean:.3f}",
-            "x".join(map(str, turn["experts"])) if isinstance(turn["experts"], list) else str(turn["experts"] or "-"),
-            "[green]native[/]" if turn["native"] else "[yellow]portable[/]",
-            escape(said),
-        )
-    out.print(table)
+        _print_turn(turn)
+    if any(turn.get("log_probs") for turn in turns):
+        out.print("[dim]a bar shows the least likely of its tokens: ▁ certain, █ 1 in 22,000 or less[/]")
+    out.print()
     for call in calls:
         what = "in flight" if call["in_flight"] else (call["failure"] or {}).get("message") or "answered, no turn"
         what += f"; {call['attempts']} failed attempts" if call["attempts"] else ""
         out.print(f"[yellow]call {call['call']}[/]: {escape(shorten(printable(what), 160))}")
     for gap in summary["gaps"]:
-        out.print(f"[yellow]gap[/] {escape(gap['code'])}: {escape(str(gap['detail']))}")
+        out.print(f"[yellow]gap[/] {escape(printable(gap['code']))}: {escape(printable(str(gap['detail'])))}")
     for name in ("failure", "difference"):
         if rest[name]:
             out.print(f"[red]{name}[/]: {escape(printable(dumps(rest[name]).decode()))}")
+    told = ", ".join(f"{count} {name}{'s' if count > 1 else ''}" for name, count in found.items() if count)
+    out.print(
+        f"[{'red' if found['error'] else 'yellow'}]findings[/]: {told} (turnkeep check)" if told else "no findings"
+    )
+
+
+def _print_turn(turn: dict[str, Any]) -> None:
+    """A line of numbers, and a line for each part."""
+    from rich.text import Text
+
+    out = console()
+    if "error" in turn:
+        message = printable(turn["error"]["message"])
+        out.print(Text.assemble(f"{turn['turn']:>4}  ", ("damaged", "red"), f"  {message}"))
+        return
+    prompt, generated, mean = (turn[name] for name in ("prompt_tokens", "generation_tokens", "mean_log_prob"))
+    experts = turn["experts"]
+    shape = "x".join(map(str, experts)) if isinstance(experts, list) else str(experts or "-")
+    numbers = f"{turn['turn']:>4}{_dash(prompt):>9}{_dash(generated):>8}{'-' if mean is None else f'{mean:.3f}':>9}"
+    replay = ("native", "green") if turn["native"] else ("portable", "yellow")
+    out.print(Text.assemble(numbers, f"  {turn['log_probs'] or '':<20}{shape:>13}  ", replay))
+    for part in turn["parts"]:
+        text = shorten(printable(part["text"]), 400)
+        out.print(Text.assemble((f"      {part['kind']:<10}", "dim"), text), no_wrap=True, overflow="ellipsis")
+    if not turn["native"]:
+        out.print(Text(f"      why: {printable(turn['why_portable'])}", style="yellow"))
+
+
+def _dash(count: int | None) -> str:
+    return "-" if count is None else f"{count}"
 
 
 def replay_rollout(url: str, rollout: str, scope: str | None, call: int | None, *, as_json: bool) -> None:

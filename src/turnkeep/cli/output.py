@@ -1,9 +1,12 @@
 """What commands print: JSON for machines, tables for people, and errors as one readable paragraph."""
 
+import os
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NoReturn
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn
 
 from turnkeep.errors import ConfigurationError, StoreError, TurnkeepError
 from turnkeep.wire.json import dumps
@@ -72,3 +75,21 @@ def shorten(text: str, length: int = 60) -> str:
 def printable(text: str) -> str:
     """Text from a model made safe for a terminal: no control characters, no lone surrogates."""
     return "".join(char if char.isprintable() or char in "\n\t" else f"\\u{ord(char):04x}" for char in text)
+
+
+@contextmanager
+def replacing(target: Path) -> Iterator[BinaryIO]:
+    """A file beside `target` that takes its place, whole and durable, where nothing went wrong."""
+    handle, name = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".part", dir=target.parent)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        umask = os.umask(0)
+        os.umask(umask)
+        Path(name).chmod(0o666 & ~umask)  # mkstemp's are for the owner alone
+        Path(name).replace(target)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise

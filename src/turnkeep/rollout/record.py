@@ -24,6 +24,7 @@ from turnkeep.history.gaps import DETAILS, Gap
 from turnkeep.history.scope import Scope, scope_text
 from turnkeep.history.turn import Turn
 from turnkeep.rollout.evidence import Attempt, CallRecord, Reply, RequestRecord, shared_base, write_call
+from turnkeep.rollout.origin import write_origin
 from turnkeep.rollout.rerun import MadeUpIds, Rerun
 from turnkeep.rollout.state import State, write_state
 from turnkeep.rollout.view import RolloutView
@@ -160,6 +161,43 @@ class Rollout(RolloutView):
             self._keep_at_hand(number, turn)
             self._numbers.setdefault(turn.digest, number)
             return turn
+
+    def add_turns(
+        self, turns: Iterable[Turn], *, origin: Mapping[str, Any] | None = None, gaps: Iterable[Gap] = ()
+    ) -> None:
+        """Keep turns as the next ones, and where they came from, in one transaction: all of it or nothing.
+
+        Raises ConfigurationError as `set_origin` does.
+        """
+        with self._lock:
+            rows, blobs = ([] if origin is None else [_origin_row(self.id, origin)]), {}
+            first = len(self._documents)
+            added: list[bytes] = []
+            try:
+                for turn in turns:
+                    document, new, known = self._detach(turn, None)
+                    added.append(document)
+                    blobs.update(new)
+                    self._keep_known(known)
+                rows += [Row("turns", number, document) for number, document in enumerate(added, first)]
+                state = self._state.with_gaps(gaps) or self._state
+                origins = state.origins if origin is None else 1
+                self._commit(replace(state, turns=first + len(added), origins=origins, failure=None), rows, blobs)
+            except BaseException:
+                self._known = None  # some of them are not on disk
+                raise
+            for number, members in enumerate(map(read_turn_document, added), first):
+                self._documents.append(members)
+                self._numbers.setdefault(members["digest"], number)
+
+    def set_origin(self, origin: Mapping[str, Any]) -> None:
+        """Say where the rollout came from: a JSON object, kept exactly, in the place of one that was there.
+
+        Raises ConfigurationError where it is no JSON object.
+        """
+        row = _origin_row(self.id, origin)
+        with self._lock:
+            self._commit(replace(self._state, origins=1), [row])
 
     def _detach(self, turn: Turn, call: int | None) -> tuple[bytes, dict[str, bytes], tuple[Known, ...]]:
         """The turn's document, the blobs that are not there yet, and the prompts in them.
@@ -315,6 +353,14 @@ class Rollout(RolloutView):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _origin_row(rollout: str, origin: Mapping[str, Any]) -> Row:
+    try:
+        return Row("origins", 0, write_origin(origin))
+    except ConfigurationError as error:
+        error.rollout = rollout
+        raise
 
 
 def _is_same(one: Cutting, other: Cutting) -> bool:

@@ -9,7 +9,8 @@ from turnkeep.archive.documents import expecting, read_document, write_document
 from turnkeep.history.gaps import Gap
 
 FORMAT = "turnkeep-rollout"
-VERSION = 1
+VERSION = 2
+"""Written where there is an origin; a rollout without one has version 1, which lacks its count."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +31,8 @@ class State:
     """What the last attempt ended in, or None."""
     difference: Mapping[str, Any] | None = None
     """Where a re-run first went another way than the evidence."""
+    origins: int = 0
+    """1 where the rollout says where it came from."""
     begun: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="milliseconds"))
 
     def with_gaps(self, gaps: Iterable[Gap]) -> "State | None":
@@ -46,12 +49,15 @@ class State:
 def write_state(state: State) -> bytes:
     """The state's document."""
     value: dict[str, Any] = {name: getattr(state, name) for name in State.__slots__}
+    if not state.origins:
+        del value["origins"]
+        return write_document(FORMAT, 1, value)
     return write_document(FORMAT, VERSION, value)
 
 
 def read_state(document: bytes) -> State:
     """The state of a document. Raises ArchiveError, UnsupportedVersion."""
-    value = read_document(document, FORMAT, VERSION)
+    value = read_document(document, FORMAT, 1, VERSION)
     with expecting(FORMAT):
         value["gaps"] = tuple(Gap(*gap) for gap in value["gaps"])
         value["cookies"] = tuple((name, cookie) for name, cookie in value["cookies"])

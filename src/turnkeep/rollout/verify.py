@@ -30,6 +30,10 @@ def verify_rollout(rollout: RolloutView) -> Iterator[Finding]:
     """
     for number in range(rollout.turn_count):
         yield from _verify_turn(rollout, number)
+    try:
+        _ = rollout.origin
+    except TurnkeepError as error:
+        yield _corrupt(error)
     for call in rollout.calls:
         yield from _verify_call(rollout, call)
 

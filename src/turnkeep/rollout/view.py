@@ -13,6 +13,7 @@ from turnkeep.history.gaps import Gap
 from turnkeep.history.projection import Entry
 from turnkeep.history.turn import Turn
 from turnkeep.rollout.evidence import CallRecord, history_of, read_call, rebuild_request
+from turnkeep.rollout.origin import read_origin
 from turnkeep.rollout.state import read_state
 from turnkeep.store.base import Store
 from turnkeep.wire.sha import sha256_hex
@@ -201,6 +202,18 @@ class RolloutView:
         found = [read_document(row.document, "turnkeep-failure", 1) for row in self._store.rows(self.id, "failures")]
         self._check_count("failure", len(found), self._state.failures)
         return found
+
+    @property
+    def origin(self) -> dict[str, Any] | None:
+        """Where it came from, a fresh copy of what `Rollout.set_origin` was given; None where it does not say.
+
+        Raises CorruptRecord.
+        """
+        if not self._state.origins:
+            return None
+        rows = self._store.rows(self.id, "origins")
+        self._check_count("origin", len(rows), self._state.origins)
+        return read_origin(rows[0].document)
 
     def tools(self) -> list[dict[str, Any]]:
         """The records of tools marked `once`, in the order in which they began (contract 10.5)."""

@@ -13,8 +13,8 @@ from typing import NamedTuple, Protocol, Self
 
 from turnkeep.errors import ConfigurationError, CorruptRecord
 
-KINDS = ("calls", "turns", "tools", "failures")
-"""The kinds of rows: policy calls, turns, tools marked `once`, and failures before a call."""
+KINDS = ("calls", "turns", "tools", "failures", "origins")
+"""The kinds of rows: policy calls, turns, tools marked `once`, failures before a call, and a rollout's origin."""
 
 _LONGEST_ID = 512
 
@@ -69,6 +69,10 @@ class Store(Protocol):
 
         Raises RolloutBusy where another writer has it.
         """
+        ...
+
+    def is_written(self, rollout: str) -> bool:
+        """Whether anybody has the right to write the rollout now, in whatever process. Raises UnknownRollout."""
         ...
 
     def state(self, rollout: str) -> bytes:

@@ -8,6 +8,8 @@ a table here.
 
 import fcntl
 import os
+import struct
+import sys
 import threading
 from pathlib import Path
 
@@ -16,6 +18,8 @@ _open: dict[tuple[int, str], tuple[int, set[int]]] = {}
 """(process, side file) -> its descriptor and the bytes that this process holds."""
 EVERY = -1
 """In place of a byte: all of them, so that nobody writes any rollout."""
+_FLOCK = "qqihh" if sys.platform == "darwin" else "hhqqi4x"
+"""`struct flock`, by fcntl(2): type, whence, start, length and pid, on macOS start, length, pid, type and whence."""
 
 
 def acquire(path: Path, byte: int) -> bool:
@@ -48,6 +52,32 @@ def release(path: Path, byte: int) -> None:
         held.discard(byte)
         if not held:
             _close(key)
+
+
+def is_locked(path: Path, byte: int) -> bool:
+    """Whether a byte is locked, by this process or another. Takes nothing.
+
+    The descriptor by which this process holds its own locks is asked where there is one: closing another of the same
+    file would drop them all.
+    """
+    with _guard:
+        if (found := _open.get((os.getpid(), str(path)))) is not None:
+            return byte in found[1] or EVERY in found[1] or _is_in_the_way(found[0], byte)
+        if not path.exists():
+            return False
+        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            return _is_in_the_way(descriptor, byte)
+        finally:
+            os.close(descriptor)
+
+
+def _is_in_the_way(descriptor: int, byte: int) -> bool:
+    """What F_GETLK says of a lock that would be taken: another process's that is in the way, or F_UNLCK."""
+    whole = (byte, 1, 0, fcntl.F_WRLCK, os.SEEK_SET)
+    asked = whole if sys.platform == "darwin" else (*whole[3:], *whole[:3])
+    told = struct.unpack(_FLOCK, fcntl.fcntl(descriptor, fcntl.F_GETLK, struct.pack(_FLOCK, *asked)))
+    return bool((told[3] if sys.platform == "darwin" else told[0]) != fcntl.F_UNLCK)
 
 
 def _range(byte: int) -> tuple[int, int]:

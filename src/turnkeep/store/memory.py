@@ -57,6 +57,12 @@ class MemoryStore:
         if rollout not in self._states:
             raise UnknownRollout("no such rollout", rollout=rollout)
 
+    def is_written(self, rollout: str) -> bool:
+        """Whether the rollout has a writer."""
+        with self._lock:
+            self._check_known(rollout)
+            return rollout in self._writers
+
     def rows(self, rollout: str, kind: str) -> list[Row]:
         """The rollout's rows of one kind, by number."""
         check_kind(kind)

@@ -1,11 +1,9 @@
 """The SQLite schema as an append-only list: the position of a step is the version it leads to."""
 
-from turnkeep.store.base import KINDS
-
 APPLICATION_ID = 0x74_6B_70_31
 """`tkp1`, in the file header: marks the database as a turnkeep store."""
 
-CODES = {kind: code for code, kind in enumerate((*KINDS, "states"))}
+CODES = {"calls": 0, "turns": 1, "tools": 2, "failures": 3, "states": 4, "origins": 5}
 """How version 2 writes the kind of a row down; a rollout's state is a row of its own kind."""
 STATE_NUMBER = (1 << 63) - 1
 """The number of the state's row: it stands behind all others, beside the newest, so that a commit changes one page."""

@@ -248,6 +248,11 @@ class SqliteStore:
             raise UnknownRollout(f"{self.path.name} holds no such rollout", rollout=rollout)
         return int(found[0])
 
+    def is_written(self, rollout: str) -> bool:
+        """Whether the rollout has a writer, in this process or another."""
+        with self._reading():
+            return locks.is_locked(self.lock_path, self._key(rollout))
+
     def state(self, rollout: str) -> bytes:
         """The rollout's state document."""
         with self._reading():

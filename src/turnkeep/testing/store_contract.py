@@ -187,6 +187,17 @@ class StoreContract(ABC):
         writer.commit(b"still mine")
         assert store.state("r") == b"still mine"
 
+    def test_it_says_what_has_a_writer(self, store: Store) -> None:
+        """`is_written` is true from `write` to `release`, of that rollout alone, and takes nothing."""
+        writer = store.write("r", b"{}")
+        store.write("other", b"{}").release()
+        assert (store.is_written("r"), store.is_written("other")) == (True, False)
+        writer.commit(b"still mine")
+        writer.release()
+        assert not store.is_written("r")
+        with pytest.raises(UnknownRollout):
+            store.is_written("unknown")
+
     def test_a_released_writer_writes_no_more(self, store: Store) -> None:
         """After its release a rollout has room for another writer, and the first can neither write nor release it."""
         first = store.write("r", b"{}")

@@ -1,0 +1,1 @@
+"""The doctor: what trainers and exporters refuse, or drop without a word, as rules that say where."""

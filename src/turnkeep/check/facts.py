@@ -1,0 +1,291 @@
+"""What the rules see: the training fields of an item, a turn, and what is known of the whole rollout."""
+
+import binascii
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from turnkeep.check.finding import Found
+from turnkeep.errors import MalformedItem, TurnkeepError
+from turnkeep.history.turn import Turn
+from turnkeep.rollout.conversation import Said
+from turnkeep.rollout.view import RolloutView
+from turnkeep.wire.item import Item
+from turnkeep.wire.training import REQUIRED, ROUTES, check_training, to_array
+
+type Array = np.ndarray[Any, np.dtype[Any]]
+
+PROMPT, GENERATION, LOG_PROBS = REQUIRED
+_ENVELOPE_DTYPES = ("int8", "int16", "int32")
+
+
+class Limits(NamedTuple):
+    """How many token ids and how many experts the model has, where that was stated."""
+
+    vocabulary: int | None = None
+    experts: int | None = None
+
+
+class Routes(NamedTuple):
+    """The routed experts of an item: integers [tokens, layers, top_k], and the form they came in.
+
+    `experts` is None where they cannot be read; then `fault` says why. `form` is `lists`, or the dtype of an envelope.
+    """
+
+    experts: Array | None
+    form: str
+    fault: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """The training fields of output item `item` of turn `turn`: what a trainer would train on.
+
+    `prompt` [P] and `generation` [G] are token ids, `log_probs` [G] float64, in nats; each None where it is missing or
+    cannot be read, and then `fault` says why.
+    """
+
+    turn: int
+    item: int
+    prompt: Array | None
+    generation: Array | None
+    log_probs: Array | None
+    routes: Routes | None
+    fault: MalformedItem | None = None
+
+    @property
+    def is_trainable(self) -> bool:
+        """Whether there are generated tokens: a trainer passes over an item that has none."""
+        return self.prompt is not None and self.generation is not None and len(self.generation) > 0
+
+    def found(self, message: str, field: str | None = None, index: int | None = None) -> Found:
+        """A finding in this item."""
+        return Found(message, turn=self.turn, item=self.item, field=field, index=index)
+
+
+class RoutesBefore(NamedTuple):
+    """The last routes that were seen: in which turn, (layers, top_k), and the form they came in."""
+
+    turn: int
+    shape: tuple[int, ...]
+    form: str
+
+
+class SampleFacts(NamedTuple):
+    """An item's training fields, and what stood before: the last trainable item, and the last routes."""
+
+    sample: Sample
+    before: Sample | None
+    routes_before: RoutesBefore | None
+    limits: Limits
+
+
+class TurnFacts(NamedTuple):
+    """A turn, its number, the policy call that made it, its training fields, and its rollout."""
+
+    number: int
+    call: int | None
+    turn: Turn
+    samples: tuple[Sample, ...]
+    rollout: RolloutView
+
+    def found(self, message: str, item: int | None = None, field: str | None = None) -> Found:
+        """A finding in this turn."""
+        return Found(message, turn=self.number, call=self.call, item=item, field=field)
+
+
+class TurnNote(NamedTuple):
+    """What is remembered of a turn when it has been passed: no text, no array."""
+
+    number: int
+    call: int | None
+    is_empty: bool
+    has_fields: bool
+    """Whether any item carries training fields."""
+    trainable: tuple[tuple[int, bool], ...]
+    """The trainable items, and whether each has routed experts."""
+    calls: tuple[tuple[int, str], ...]
+    """The tool calls: item and call id."""
+
+
+class Step(NamedTuple):
+    """A tool call (`item` is its place in the turn), or the result of one (`turn` is then the turn before it).
+
+    A call that stands in a request and in no turn was made up by the runtime: it has no `item`.
+    """
+
+    is_result: bool
+    id: str
+    turn: int | None
+    item: int | None = None
+    call: int | None = None
+
+
+class RolloutFacts(NamedTuple):
+    """A rollout when all its turns have been passed: what is remembered of them, what could not be read, its tools."""
+
+    rollout: RolloutView
+    notes: tuple[TurnNote, ...]
+    unreadable: tuple[TurnkeepError, ...]
+    lost: tuple[Found, ...]
+    """The turns that are kept without what was malformed in them (contract 7.9)."""
+    steps: tuple[Step, ...]
+    """The calls and results of the conversation, in order."""
+    knows_results: bool
+    """Whether something is there that would show what tools gave."""
+
+
+def read_samples(number: int, turn: Turn) -> tuple[Sample, ...]:
+    """The training fields of each item of a turn that has any."""
+    return tuple(
+        _read_sample(number, item, part.native)
+        for item, part in enumerate(turn.parts)
+        if part.native is not None and part.native.has_training
+    )
+
+
+def take_note(facts: TurnFacts) -> TurnNote:
+    """What to remember of a turn."""
+    return TurnNote(
+        facts.number,
+        facts.call,
+        not facts.turn.parts,
+        bool(facts.samples),
+        tuple((sample.item, sample.routes is not None) for sample in facts.samples if sample.is_trainable),
+        tuple((item, part.id) for item, part in enumerate(facts.turn.parts) if part.kind == "tool_call"),
+    )
+
+
+def read_lost(rollout: RolloutView) -> Iterator[Found]:
+    """The turns that are kept without what was malformed in them: by their policy calls, and by an importer's layout.
+
+    Raises CorruptRecord.
+    """
+    for call in rollout.calls:
+        if call.turn is not None and (failure := call.failure) is not None:
+            places = (failure.get(name) for name in ("item", "field", "index"))
+            yield Found(str(failure.get("message")), call.turn, call.number, *places)
+    output = (rollout.origin or {}).get("output")
+    for entry in output if isinstance(output, list) else ():
+        if isinstance(entry, dict) and "items" in entry and isinstance(entry.get("turn"), int):
+            yield Found("its training fields were malformed; the origin has its items as they stood", entry["turn"])
+
+
+def read_steps(said: Iterable[Said], notes: Iterable[TurnNote]) -> Iterator[Step]:
+    """The tool calls and results of a conversation. A request's own copy of a turn's call is not another call."""
+    calls = {note.number: note.calls for note in notes}
+    known: set[str] = set()
+    last: int | None = None
+    for each in said:
+        if each.turn is not None:
+            last = each.turn
+            for place, id in calls.get(last, ()):
+                known.add(id)
+                yield Step(False, id, last, place, each.call)
+            continue
+        item = each.item or {}
+        name = item.get("call_id")
+        kind = item.get("type")
+        is_result, is_call = kind == "function_call_output", kind == "function_call" and name not in known
+        if isinstance(name, str) and (is_result or is_call):
+            known.add(name)
+            yield Step(is_result, name, last, None, each.call)
+
+
+def _read_sample(turn: int, item: int, native: Item) -> Sample:
+    fault = None
+    try:
+        check_training(native, {name: array for name, array in native.arrays.items() if array.size}, item)
+    except MalformedItem as error:
+        fault = error
+    return Sample(
+        turn,
+        item,
+        _ids(native, PROMPT),
+        _ids(native, GENERATION),
+        _log_probs(native),
+        None if fault is not None and fault.field == ROUTES else _routes(native),
+        fault,
+    )
+
+
+def _ids(native: Item, name: str) -> Array | None:
+    """A member as token ids [n]: unsigned, or objects where 64 bits do not hold them."""
+    array = native.arrays.get(name)
+    if array is not None and array.ndim == 1 and (array.dtype.kind == "u" or not array.size):
+        return array
+    values = native.get(name)
+    if not isinstance(values, list) or not all(type(value) is int and value >= 0 for value in values):
+        return None
+    return np.array(values, dtype=np.uint64 if max(values, default=0) < 1 << 64 else object)
+
+
+def _log_probs(native: Item) -> Array | None:
+    """The log probs as float64 [n]; an integer that no float reaches is infinite, as it is for a trainer."""
+    array = native.arrays.get(LOG_PROBS)
+    if array is not None and array.ndim == 1 and array.dtype.kind in "fiu":
+        return array.astype(np.float64, copy=False)
+    values = native.get(LOG_PROBS)
+    if not isinstance(values, list) or not all(type(value) in (int, float) for value in values):
+        return None
+    return np.array([_as_float(value) for value in values], dtype=np.float64)
+
+
+def _as_float(value: float) -> float:
+    try:
+        return float(value)
+    except OverflowError:
+        return np.inf if value > 0 else -np.inf
+
+
+def _routes(native: Item) -> Routes | None:
+    array = native.arrays.get(ROUTES)
+    value: Any = array if array is not None else native.get(ROUTES)
+    if value is None:
+        return None
+    if isinstance(value, str):
+        return read_envelope(value)
+    experts = np.zeros((0, 0, 0), dtype=np.uint8) if isinstance(value, list) and not value else to_array(value)
+    if experts is None or experts.ndim != 3 or experts.dtype.kind not in "iu":
+        return Routes(None, "lists", "they are no full array [tokens, layers, top_k] of integers of up to 64 bits")
+    return Routes(experts, "lists")
+
+
+def read_envelope(text: str) -> Routes:
+    """The routes of a string `nrlre1:<int8|int16|int32>:<tokens>x<layers>x<top_k>:<base64>`, C-contiguous.
+
+    As NeMo RL reads it: four parts, a known dtype, three dimensions, strict base64, exactly as many bytes as they say.
+    Little-endian.
+    """
+
+    def faulty(why: str) -> Routes:
+        return Routes(None, "envelope", why)
+
+    parts = text.split(":")
+    if len(parts) != 4 or parts[0] != "nrlre1":
+        return faulty("the string does not read nrlre1:<dtype>:<tokens>x<layers>x<top_k>:<base64>")
+    dtype, dimensions, data = parts[1:]
+    if dtype not in _ENVELOPE_DTYPES:
+        return faulty(f"its dtype {dtype[:20]!r} is none of {', '.join(_ENVELOPE_DTYPES)}")
+    if not re.fullmatch(r"[0-9]{1,9}x[0-9]{1,9}x[0-9]{1,9}", dimensions):
+        return faulty(f"its dimensions {dimensions[:40]!r} are not <tokens>x<layers>x<top_k>")
+    shape = tuple(map(int, dimensions.split("x")))
+    try:
+        content = binascii.a2b_base64(data, strict_mode=True)
+    except ValueError as error:  # binascii.Error is one, and so is what text beyond ASCII raises
+        return faulty(f"its base64 cannot be read: {error}")
+    size = shape[0] * shape[1] * shape[2] * np.dtype(dtype).itemsize
+    if len(content) != size:
+        return faulty(f"it holds {len(content)} bytes where {dimensions} of {dtype} take {size}")
+    return Routes(np.frombuffer(content, dtype=np.dtype(dtype).newbyteorder("<")).reshape(shape), dtype)
+
+
+def strings(value: Any) -> list[str]:
+    """Every string in a JSON value, member names aside."""
+    if isinstance(value, str):
+        return [value]
+    inner = value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ()
+    return [text for each in inner for text in strings(each)]

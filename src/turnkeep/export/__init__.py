@@ -1,0 +1,1 @@
+"""Rollouts on their way in from other tools, and out to trainers."""

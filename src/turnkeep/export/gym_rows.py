@@ -1,0 +1,219 @@
+"""One row of a NeMo Gym rollout file, taken apart: its turns, and everything else as the rollout's origin.
+
+A row is a JSON object whose `response.output` lists what the policy said and what was answered to it, in order. A turn
+is what one policy call added: the items that a policy writes, up to the one that carries token ids (Gym puts them on
+the last item of a call), or up to an item that no policy writes. The rest of the row becomes the origin:
+
+    {"source": "gym", "file": <name>, "line": <from 1>, "sha256": <of the line>, "turns": <how many>,
+     "row": <the row, null for response.output>,
+     "output": [{"turn": 0}, {"item": <an item of no turn>}, {"turn": 1}, ...]}
+
+`{"turn": n, "items": [...]}` is a turn kept without native items (contract 7.9), with its items as they stood. Where
+one of them holds what JSON cannot, `text` is the whole line. docs/gym-rollouts.md tells the same to users.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Literal, NamedTuple
+
+from turnkeep.errors import ArchiveError, MalformedItem, TurnkeepError
+from turnkeep.history.capture import capture, capture_without_native
+from turnkeep.history.gaps import MALFORMED_TRAINING, Gap, gap
+from turnkeep.history.turn import Turn
+from turnkeep.wire.item import Item
+from turnkeep.wire.json import DEEPEST, Fault, InexactJson, NotJson, dumps, loads, render_path
+from turnkeep.wire.scan import scan_body
+from turnkeep.wire.training import TRAINING_FIELDS
+
+SOURCE = "gym"
+"""What an origin made here says under `source`."""
+
+_AROUND = 10
+"""Levels of nesting that the origin puts around what stands in a row."""
+
+type OnMalformed = Literal["refuse", "gap"]
+
+
+class Stretch(NamedTuple):
+    """Items of an output that belong together, by index: what one policy call added, or an item of no turn."""
+
+    is_turn: bool
+    items: list[int]
+
+
+class Parted(NamedTuple):
+    """A row taken apart."""
+
+    turns: tuple[Turn, ...]
+    origin: dict[str, Any]
+    gaps: tuple[Gap, ...]
+
+
+def split_output(items: Sequence[Any]) -> list[Stretch]:
+    """The turns in an output, and the items between them. Raises MalformedItem for an item that is no object."""
+    stretches: list[Stretch] = []
+    ended = True
+    for index, item in enumerate(items):
+        if not isinstance(item, Mapping):
+            raise MalformedItem(f"an output item must be an object, not {_kind(item)}", item=index)
+        if not _is_said(item):
+            stretches.append(Stretch(False, [index]))
+            ended = True
+            continue
+        if ended:
+            stretches.append(Stretch(True, []))
+        stretches[-1].items.append(index)
+        ended = _has_tokens(item)
+    return stretches
+
+
+def _is_said(item: Mapping[str, Any]) -> bool:
+    """Whether a policy writes such an item: no answer to a call, and no message of another role."""
+    kind = item.get("type")
+    answers = isinstance(kind, str) and (kind.endswith("_output") or kind == "mcp_approval_response")
+    return not answers and item.get("role", "assistant") == "assistant"
+
+
+def _has_tokens(item: Mapping[str, Any]) -> bool:
+    """Whether an item carries token ids; harnesses that have none write empty lists."""
+    values = (item.get(name) for name in TRAINING_FIELDS[:2])
+    return any(value is not None and not (hasattr(value, "__len__") and len(value) == 0) for value in values)
+
+
+def part_row(line: bytes, scope: str | None, on_malformed: OnMalformed = "refuse") -> Parted:
+    """The turns and the origin of a row; each item stays exactly what it was.
+
+    Raises ArchiveError where the line is no rollout, MalformedItem (its `item` is the index in `response.output`) and
+    UnsupportedClientCall where no turn can be made of an item. With `on_malformed="gap"` a turn whose training fields
+    are malformed is kept by its public parts, its items in the origin.
+    """
+    row, faults = _read(line)
+    response = _response(row)
+    turns: list[Turn] = []
+    output: list[dict[str, Any]] = []
+    stretches = split_output(response["output"])
+    last = max((number for number, stretch in enumerate(stretches) if stretch.is_turn), default=None)
+    for number, stretch in enumerate(stretches):
+        items = [response["output"][index] for index in stretch.items]
+        if not stretch.is_turn:
+            output.append({"item": _plain(items[0])})
+            continue
+        entry: dict[str, Any] = {"turn": len(turns)}
+        body = _body(items, response if number == last else {})
+        try:
+            _raise_fault(faults, stretch)
+            turns.append(_capture(body, scope, stretch))
+        except MalformedItem as error:
+            if on_malformed == "refuse" or error.field not in TRAINING_FIELDS:
+                raise
+            turns.append(_capture_public(body, scope, stretch))
+            entry["items"] = _plain(items)
+        output.append(entry)
+    for fault in faults:  # those in items of no turn
+        if on_malformed == "refuse" or not _is_training(fault):
+            raise _fault_error(fault)
+    rest = _plain({**row, "response": {**response, "output": None}})
+    origin = {"source": SOURCE, "turns": len(turns), "row": rest, "output": output}
+    if faults:
+        origin["text"] = line.decode()
+    malformed = any("items" in entry for entry in output)
+    return Parted(tuple(turns), origin, (gap(MALFORMED_TRAINING),) if malformed else ())
+
+
+def _read(line: bytes) -> tuple[Any, Sequence[Fault]]:
+    """The row, numeric arrays among its values as NumPy arrays, and what in it JSON cannot hold, null in its place."""
+    try:
+        return scan_body(line, DEEPEST - _AROUND).value, ()
+    except NotJson as error:
+        raise ArchiveError(f"the row is no JSON: {error}") from None
+    except InexactJson as error:
+        for fault in error.faults:
+            if isinstance(wrong := _fault_error(fault), ArchiveError):
+                raise wrong from None
+        return error.value, error.faults
+
+
+def _response(row: Any) -> dict[str, Any]:
+    """The row's response, which has a list of output items."""
+    if not isinstance(row, dict):
+        raise ArchiveError(f"a row is a JSON object, not {_kind(row)}")
+    if "response" not in row:
+        raise ArchiveError("the row has no response: it is no rollout", field="response")
+    response = row["response"]
+    if not isinstance(response, dict):
+        raise ArchiveError(f"response is {_kind(response)}, not an object", field="response")
+    if "output" not in response:
+        raise ArchiveError("response has no output", field="output")
+    output = response["output"]
+    if not isinstance(output, list):
+        raise ArchiveError(f"response.output is {_kind(output)}, not a list of items", field="output")
+    return response
+
+
+def _kind(value: Any) -> str:
+    """What a JSON value is, in words; an array that was read as NumPy's is a list."""
+    if value is None:
+        return "null"
+    names = {dict: "an object", str: "a string", bool: "a boolean", int: "a number", float: "a number"}
+    return names.get(type(value), "a list")
+
+
+def _fault_error(fault: Fault) -> MalformedItem | ArchiveError:
+    """The error of a value that JSON cannot hold: of its item, or of the row where it is in none."""
+    match fault.path:
+        case ("response", "output", int(item), *inner):
+            field = inner[0] if inner and isinstance(inner[0], str) else None
+            index = inner[1] if len(inner) > 1 and isinstance(inner[1], int) else None
+            return MalformedItem(fault.reason, item=item, field=field, index=index)
+        case _:
+            return ArchiveError(f"the row cannot be kept exactly: {fault.reason} at {render_path(fault.path)}")
+
+
+def _is_training(fault: Fault) -> bool:
+    return len(fault.path) > 3 and fault.path[3] in TRAINING_FIELDS
+
+
+def _raise_fault(faults: Sequence[Fault], stretch: Stretch) -> None:
+    """Raise the first fault in the turn's items; one outside the training fields comes before others."""
+    found = [fault for fault in faults if fault.path[2] in stretch.items]
+    for fault in sorted(found, key=_is_training):
+        raise _fault_error(fault)
+
+
+def _capture(body: bytes, scope: str | None, stretch: Stretch) -> Turn:
+    with _InRow(stretch):
+        return capture(body, scope)
+
+
+def _capture_public(body: bytes, scope: str | None, stretch: Stretch) -> Turn:
+    with _InRow(stretch):
+        return capture_without_native(body, scope)
+
+
+class _InRow:
+    """Makes the item in errors that pass the one of the row."""
+
+    def __init__(self, stretch: Stretch) -> None:
+        self._items = stretch.items
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, TurnkeepError) and error.item is not None:
+            error.item = self._items[error.item]
+
+
+def _body(items: Sequence[Mapping[str, Any]], response: Mapping[str, Any]) -> bytes:
+    """A Responses object of these items; with the row's response, the status that ended its last policy call."""
+    ended = {name: response[name] for name in ("status", "incomplete_details") if name in response}
+    texts = b",".join(Item(item).to_bytes() for item in items)
+    return b'{"output":[' + texts + b"]" + (b"," + dumps(ended)[1:-1] if ended else b"") + b"}"
+
+
+def _plain(value: Any) -> Any:
+    """The value in plain lists."""
+    return loads(dumps(value))
+
+
+def turns_of(origin: Mapping[str, Any]) -> Iterator[int]:
+    """The numbers of the turns that an origin lays out, in order."""
+    return (entry["turn"] for entry in origin["output"] if "turn" in entry)

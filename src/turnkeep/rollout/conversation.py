@@ -1,0 +1,124 @@
+"""The conversation of a rollout: its turns and what was said between them, in order.
+
+The recorded requests say it: each repeats the history, so what a request has beyond those before it came after them.
+A rollout that was imported has no requests; its origin lays out what stood between its turns.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Literal, NamedTuple
+
+from turnkeep.rollout.evidence import CallRecord, Ref
+from turnkeep.rollout.view import RolloutView
+from turnkeep.wire.json import loads
+
+
+class Said(NamedTuple):
+    """One entry of a conversation.
+
+    `kind` is `turn` (`turn` is its number), `output` (`item` is what a tool gave: its type ends in `_output`) or
+    `input` (`item` is any other item; instructions stand as a `system` message). `call` is the policy call that made
+    the turn, or the first one whose request carried the item; None where no request shows it.
+    """
+
+    kind: Literal["turn", "output", "input"]
+    turn: int | None = None
+    item: Mapping[str, Any] | None = None
+    call: int | None = None
+
+
+def conversation(rollout: RolloutView) -> Iterator[Said]:
+    """Every turn of the rollout once, and every item that a request carried besides, in the order in which they came.
+
+    A history that was rewritten between two requests shows both ways: what is new in a request comes after what was
+    there. Turns that nothing places come last. No turn is read.
+    Raises CorruptRecord where a piece of a request, or the origin, is damaged.
+    """
+    told: set[int] = set()
+    for said in _by_requests(rollout) if rollout.calls else _by_origin(rollout):
+        if said.turn is None:
+            yield said
+        elif said.turn not in told:
+            told.add(said.turn)
+            yield said
+    for number in range(rollout.turn_count):
+        if number not in told:
+            yield Said("turn", number, call=rollout.call_of_turn(number))
+
+
+def _by_requests(rollout: RolloutView) -> Iterator[Said]:
+    """Turns, as often as they are shown, and each other entry once."""
+    known: Counter[Ref] = Counter()
+    here: Counter[Ref] = Counter()
+    before: tuple[Ref, ...] = ()
+    instructions = None
+    for call in rollout.calls:
+        entries = call.request.entries
+        if entries[: len(before)] != before:
+            here.clear()
+            before = ()
+        if (now := _instructions(rollout, call)) != instructions:
+            instructions = now
+            yield from _said(_system(now), call.number)
+        for form, ref in entries[len(before) :]:
+            if isinstance(ref, int):
+                yield Said("turn", ref, call=rollout.call_of_turn(ref))
+                continue
+            here[form, ref] += 1
+            if here[form, ref] > known[form, ref]:  # as often as it was met in one request, it was said
+                known[form, ref] += 1
+                yield from _said(literal_items(rollout, call.number, ref), call.number)
+        before = entries
+        if call.turn is not None:
+            yield Said("turn", call.turn, call=call.number)
+
+
+def _by_origin(rollout: RolloutView) -> Iterator[Said]:
+    """What came before the first turn, and the layout that an importer left: `{"turn": number}` or `{"item": ...}`."""
+    origin = rollout.origin or {}
+    output, row = origin.get("output"), origin.get("row")
+    if not isinstance(output, list):
+        return
+    params = row.get("responses_create_params") if isinstance(row, dict) else None
+    if isinstance(params, dict):
+        given = params.get("input")
+        yield from _said(_system(params.get("instructions")))
+        yield from _said([{"role": "user", "content": given}] if isinstance(given, str) else given or [])
+    for entry in output:
+        if isinstance(number := entry.get("turn"), int):
+            yield Said("turn", number)
+        else:
+            yield from _said([entry.get("item")])
+
+
+def _said(items: Iterable[Any], call: int | None = None) -> Iterator[Said]:
+    for item in items:
+        if isinstance(item, dict):
+            yield Said("output" if is_output(item) else "input", item=item, call=call)
+
+
+def _system(instructions: Any) -> list[dict[str, Any]]:
+    return [{"role": "system", "content": instructions}] if instructions else []
+
+
+def is_output(item: Mapping[str, Any]) -> bool:
+    """Whether an item is what a tool gave."""
+    return str(item.get("type")).endswith("_output")
+
+
+def literal_items(rollout: RolloutView, call: int, digest: str) -> list[dict[str, Any]]:
+    """The items of an entry of a policy call's request that is no turn, by the digest of its text.
+
+    Raises CorruptRecord that names the call.
+    """
+    with rollout._named(call):
+        items: list[dict[str, Any]] = loads(b"[" + rollout._piece(digest) + b"]")
+    return items
+
+
+def _instructions(rollout: RolloutView, call: CallRecord) -> str | None:
+    with rollout._named(call.number):
+        tail = rollout._piece(call.request.tail)
+    members = loads(b"{" + tail.removeprefix(b",") + b"}") if b'"instructions"' in tail else {}
+    text: str | None = members.get("instructions")
+    return text

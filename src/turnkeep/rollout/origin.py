@@ -1,0 +1,30 @@
+"""Where a rollout came from: a JSON object that whoever made the rollout keeps with it, as a document of its own."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from turnkeep.archive.documents import expecting, read_document, write_document
+from turnkeep.errors import ArchiveError, ConfigurationError
+from turnkeep.wire.json import find_unwritable, render_path
+
+FORMAT = "turnkeep-origin"
+VERSION = 1
+
+
+def write_origin(origin: Mapping[str, Any]) -> bytes:
+    """The origin's document. Raises ConfigurationError where it is no JSON object."""
+    if not isinstance(origin, Mapping):
+        raise ConfigurationError(f"an origin is a JSON object, not a {type(origin).__name__}", field="origin")
+    if (fault := find_unwritable(origin)) is not None:
+        where = render_path(fault.path)
+        raise ConfigurationError(f"an origin must be JSON: {fault.reason} at {where}", field="origin")
+    return write_document(FORMAT, VERSION, {"origin": dict(origin)})
+
+
+def read_origin(document: bytes) -> dict[str, Any]:
+    """The origin of a document. Raises ArchiveError, UnsupportedVersion."""
+    with expecting(FORMAT):
+        origin = read_document(document, FORMAT, VERSION)["origin"]
+    if not isinstance(origin, dict):
+        raise ArchiveError("an origin is a JSON object", field="origin")
+    return origin

@@ -1,0 +1,193 @@
+"""A whole rollout through the real servers: what the row holds is what the policy said."""
+
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from rows import COUNTER, COUNTING, WEATHER, codes, counter_row, kept, of_the_policy, python, read, said, weather_row
+from servers import MODEL, running_gym
+
+from turnkeep.gym import hop
+from turnkeep.serve.respond import Options
+from turnkeep.wire.json import dumps, loads, same
+
+
+@pytest.mark.parametrize("experts", ["nested", "envelope", "none"])
+def test_a_row_holds_every_item_as_the_policy_sent_it(tmp_path: Path, experts: Any) -> None:
+    """Items, ids, blocks and training fields, a string of routed experts too, are those of the responses (1.6)."""
+    with running_gym(WEATHER, agent={"store": str(tmp_path / "t.db")}, options=Options(experts=experts)) as gym:
+        row = read(gym.run(weather_row()))
+    with kept(tmp_path / "t.db", "3-0") as rollout:
+        assert same(of_the_policy(row), said(rollout))
+        assert row["reward"] == 1.0
+        assert rollout.scope == f'nemo-gym/responses/v1:["{MODEL}", "gym-policy"]'
+        assert row["turnkeep"] == {
+            "rollout": "3-0",
+            "gaps": [gap._asdict() for gap in rollout.gaps],
+            "failure": None,
+            "recorded_calls": 0,
+            "policy_calls": 2,
+            "difference": None,
+        }
+
+
+def test_outputs_and_tool_calls_stand_where_they_happened(tmp_path: Path) -> None:
+    """Between the turns stand the tool's call by the agent's code and the output that the policy got."""
+    with running_gym(WEATHER, agent={"store": str(tmp_path / "t.db")}) as gym:
+        row = read(gym.run(weather_row()))
+    shapes = [(item["type"], item.get("name") or item.get("id")) for item in row["response"]["output"]]
+    ids = [item.get("id") for item in row["response"]["output"]]
+    assert shapes == [
+        ("reasoning", ids[0]),
+        ("message", ids[1]),
+        ("function_call", "execute_python"),
+        ("function_call", "get_weather"),
+        ("function_call_output", None),
+        ("function_call_output", None),
+        ("message", ids[6]),
+        ("function_call", "return_result"),
+        ("message", "nooa_fallback"),
+    ]
+    answers = [item for item in row["response"]["output"] if item["type"] == "function_call_output"]
+    assert answers[0]["output"] == '{"city":"Oslo","weather_description":"The weather in Oslo is cold."}'
+    assert answers[1]["call_id"] == row["response"]["output"][2]["call_id"]
+    assert row["response"]["output"][-1]["content"][0]["text"] == "It is cold."
+    assert codes(row) == ["non_trainable_terminal_output"]
+
+
+def test_the_prompt_of_a_turn_goes_on_from_the_turn_before(tmp_path: Path) -> None:
+    """Each trainable item's prompt ids begin with the prompt and generation ids of the one before, as trainers ask."""
+    with running_gym(WEATHER, agent={"store": str(tmp_path / "t.db")}) as gym:
+        row = read(gym.run(weather_row()))
+    first, second = (item for item in row["response"]["output"] if item.get("generation_token_ids"))
+    before = first["prompt_token_ids"] + first["generation_token_ids"]
+    assert second["prompt_token_ids"][: len(before)] == before
+
+
+def test_a_stateful_server_knows_its_session_through_seed_tools_and_verify(tmp_path: Path) -> None:
+    """Gym's counter, which knows a rollout by its cookie alone, counts 3 + 1 + 2 and grades it with 1; one session."""
+    with running_gym(COUNTING, agent={"store": str(tmp_path / "t.db")}, resources=COUNTER) as gym:
+        answer = gym.run(counter_row())
+        stats = gym.stats()
+    row = read(answer)
+    assert row["reward"] == 1.0
+    assert (row["initial_count"], row["expected_count"]) == (3, 6)
+    assert list(stats["by_session"].values()) == [4]
+    names = {name.partition("___")[2] for name in answer.cookies}
+    assert names == {COUNTER, MODEL, "nooa_agent"}
+
+
+def test_what_a_row_held_is_still_there_exactly(tmp_path: Path) -> None:
+    """Members that no model knows come back as they were, a float's bits and an integer's digits included (1.6)."""
+    extra = {"task_id": "t-1", "odd": {"z": -0.0, "a": 2**70, "text": "\ud800"}}
+    row = {**weather_row(), **extra}
+    with running_gym(WEATHER, agent={"store": str(tmp_path / "t.db")}) as gym:
+        body = dumps(row)
+        answer = httpx.post(f"{gym.agent}/run", content=body, headers={"content-type": "application/json"}, timeout=60)
+    back = read(answer)
+    assert same({name: back[name] for name in extra}, extra)
+    with kept(tmp_path / "t.db", "3-0") as rollout:
+        assert rollout.origin is not None
+        assert same(rollout.origin["request"], row)
+
+
+def test_a_policys_last_message_that_is_the_value_needs_no_other(tmp_path: Path) -> None:
+    """Where the agent returns just what the policy said last, nothing is added and there is no gap."""
+    agent = {
+        "store": str(tmp_path / "t.db"),
+        "nooa": {"agent_class": "echoing:Echo", "invocation_adapter": "echoing:ask"},
+    }
+    with running_gym([[{"text": ['{"word":', '"Hello"}']}]], agent=agent) as gym:
+        row = read(gym.run(weather_row(responses_create_params={"input": "Say hello."})))
+    assert [item["type"] for item in row["response"]["output"]] == ["message"]
+    assert codes(row) == []
+
+
+def test_a_rows_sampling_wins_over_the_servers_and_nooas(tmp_path: Path) -> None:
+    """`max_output_tokens` of the row, `temperature` of the server's `sampling`: both stand in the request sent."""
+    agent = {"store": str(tmp_path / "t.db"), "sampling": {"temperature": 0.25, "max_output_tokens": 7}}
+    row = weather_row()
+    row["responses_create_params"] = {**row["responses_create_params"], "max_output_tokens": 4000}
+    with running_gym(WEATHER, agent=agent) as gym:
+        read(gym.run(row))
+    with kept(tmp_path / "t.db", "3-0") as rollout:
+        sent = loads(rollout.request(0))
+    assert (sent["temperature"], sent["max_output_tokens"]) == (0.25, 4000)
+
+
+def test_arguments_that_break_the_schema_never_reach_the_server(tmp_path: Path) -> None:
+    """The model is told what is wrong by the schema, the tool is not called, and the model may try again."""
+    steps = [[python("print(await self.increment_counter(count='many'))")], *COUNTING]
+    with running_gym(steps, agent={"store": str(tmp_path / "t.db")}, resources=COUNTER) as gym:
+        row = read(gym.run(counter_row()))
+    refused = [item for item in row["response"]["output"] if "Invalid arguments" in str(item.get("output"))]
+    assert [item["output"] for item in refused] == [
+        """{"error":"Invalid arguments for increment_counter: 'many' is not of type 'integer' at $.count"}"""
+    ]
+    assert row["reward"] == 1.0
+
+
+def test_an_item_that_this_gym_refuses_is_kept_in_the_row(tmp_path: Path) -> None:
+    """A hosted item is in the row whatever Gym's classes say; where they refuse it the verifier is not shown it."""
+    search = {
+        "type": "web_search_call",
+        "id": "ws_1",
+        "status": "completed",
+        "action": {"type": "search", "query": "x"},
+    }
+    steps = [[{"item": search}, *WEATHER[0]], WEATHER[1]]
+    with running_gym(steps, agent={"store": str(tmp_path / "t.db")}) as gym:
+        row = read(gym.run(weather_row()))
+    assert row["reward"] == 1.0
+    assert same(row["response"]["output"][0], search)
+    assert (hop.ITEM_WITHHELD in codes(row)) == hop.is_refused(search)
+
+
+def test_reasoning_content_is_in_the_row_though_a_model_would_drop_it(tmp_path: Path) -> None:
+    """The content of a reasoning item, which Gym 0.4.0's classes drop, is in the row."""
+    steps = [[{"reasoning_content": ["one", "two"]}, *WEATHER[1]]]
+    with running_gym(steps, agent={"store": str(tmp_path / "t.db")}) as gym:
+        row = read(gym.run(weather_row()))
+    assert [block["text"] for block in row["response"]["output"][0]["content"]] == ["one", "two"]
+
+
+def test_what_gyms_own_model_server_loses_is_a_named_gap(tmp_path: Path) -> None:
+    """Behind Gym's typed model server a gap names lost reasoning, and lost ids where they were to come, by trying."""
+    steps = [[{"reasoning_content": "Think."}, *WEATHER[1]]]
+    agent = {"store": str(tmp_path / "t.db")}
+    with running_gym(steps, agent=agent, model="typed", options=Options(experts="envelope")) as gym:
+        row = read(gym.run(weather_row()))
+    assert (hop.REASONING_LOST in codes(row)) == hop.loses_reasoning()
+    assert hop.IDS_LOST not in codes(row)
+    with kept(tmp_path / "t.db", "3-0") as rollout:
+        expected = hop.turn_gaps(rollout.turns, ids_expected=True)
+        assert any(item.get("generation_token_ids") for item in said(rollout)) != hop.loses_ids()
+    assert (hop.IDS_LOST in [gap.code for gap in expected]) == hop.loses_ids()
+
+
+def test_v1_responses_runs_one_episode_without_seed_or_verify(tmp_path: Path) -> None:
+    """The answer is a Responses object with the same items, and its rollout is kept under a name of its own."""
+    with running_gym(WEATHER, agent={"store": str(tmp_path / "t.db")}) as gym:
+        asked = weather_row()["responses_create_params"]
+        answer = read(httpx.post(f"{gym.agent}/v1/responses", json=asked, timeout=60))
+    assert answer["status"] == "completed"
+    with kept(tmp_path / "t.db", answer["id"].removeprefix("turnkeep-")) as rollout:
+        assert same(of_the_policy({"response": answer}), said(rollout))
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        (b"{", "no JSON"),
+        (b"[]", "a run request is a JSON object"),
+        (b'{"responses_create_params": {"input": "x", "temprature": 1}}', "temprature"),
+        (b'{"responses_create_params": {"input": "x"}, "_ng_rollout_id": "../x"}', "_ng_rollout_id"),
+    ],
+)
+def test_a_request_that_is_none_is_refused_in_words(tmp_path: Path, body: bytes, words: str) -> None:
+    """A malformed request is a 422, or a failure row where only its id is at fault, that says what is wrong."""
+    with running_gym(WEATHER, agent={"store": str(tmp_path / "t.db")}) as gym:
+        answer = httpx.post(f"{gym.agent}/run", content=body, timeout=60)
+    told = answer.json()
+    assert words in (told["error"]["message"] if answer.status_code == 422 else told["error"])
