@@ -84,8 +84,8 @@ def test_a_row_comes_in_with_one_commit(tmp_path: Path, when: str, there: list[i
 EXPORTER = """
 import sys
 from pathlib import Path
-from turnkeep.cli.transfer import _replacing
-with _replacing(Path(sys.argv[1])) as file:
+from turnkeep.cli.output import replacing
+with replacing(Path(sys.argv[1])) as file:
     file.write(b"half a row")
     file.flush()
     print("writes", flush=True)

@@ -69,7 +69,9 @@ async def run_all(gym: RunningGym, store: Path) -> list[httpx.Response]:
     """Run eight rows at once beside the one that is lost."""
     async with httpx.AsyncClient(timeout=120) as client:
         posts = [client.post(f"{gym.agent}/run", json=row_of(number)) for number in EIGHT]
-        *answers, _ = await asyncio.gather(*posts, lose(gym, store))
+        losing = asyncio.ensure_future(lose(gym, store))
+        answers = await asyncio.gather(*posts)
+        await losing
     return answers
 
 
@@ -77,7 +79,7 @@ def test_nothing_crosses_between_rollouts_and_a_lost_one_goes_on_later(tmp_path:
     """Each has its own count, cookies, gaps and turns; one whose client went away stops, and its row finishes it."""
     store = tmp_path / "t.db"
     agent = {"store": str(store)}
-    with running_gym(AT_ONCE, agent=agent, resources=COUNTER, options=Options(delay=0.1)) as gym:
+    with running_gym(AT_ONCE, agent=agent, resources=COUNTER, options=Options(delay=1.0)) as gym:
         answers = asyncio.run(run_all(gym, store))
         cut = turns(store, f"0-{LOST}")
         late = read(gym.run(row_of(LOST)))

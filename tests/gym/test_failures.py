@@ -12,6 +12,7 @@ import pytest
 from rows import WEATHER, codes, kept, of_the_policy, python, read, result, said, weather_row
 from servers import running_gym
 
+from turnkeep.gym.resources import CookieConflict, merge_cookies
 from turnkeep.rollout.record import Rollout
 from turnkeep.store.open import open_store
 from turnkeep.wire.json import same
@@ -183,6 +184,13 @@ def test_a_tool_that_cannot_be_reached_is_not_the_policys_failure(tmp_path: Path
     assert (row["_ng_failure_class"], row["reward"]) == ("transient", 0.0)
     assert "/get_weather" in row["error"]
     assert row["response"]["output"][-1]["name"] == "return_result"
+
+
+def test_one_cookie_with_two_values_is_an_error() -> None:
+    """The cookies of both servers go out together; one name with two values cannot, and is named."""
+    assert merge_cookies({"a": "1", "b": "2"}, {"b": "2", "c": "3"}) == {"a": "1", "b": "2", "c": "3"}
+    with pytest.raises(CookieConflict, match="different values: b"):
+        merge_cookies({"b": "1"}, {"b": "2"})
 
 
 def test_v1_responses_says_its_failure_as_an_http_error(tmp_path: Path) -> None:

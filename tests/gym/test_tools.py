@@ -35,7 +35,7 @@ def test_required_parameters_come_first_and_others_may_be_left_out() -> None:
     """What is left out does not reach the tool, but for a default of the schema, which does."""
     made = tool({"a": {"type": "integer"}, "b": {"type": "string"}, "c": {"default": 7}}, required=["b"])
     method = with_tools(TaskAgent, read_tools([made]), calling).send  # type: ignore[attr-defined, arg-type]
-    assert str(inspect.signature(method)) == "(self, b: str, a: int = Ellipsis, c: Any = 7) -> Any"
+    assert str(inspect.signature(method)) == "(self, b: str, a: int = ..., c: Any = 7) -> Any"
     assert calling(made, "x") == {"b": "x", "c": 7}
     assert calling(made, "x", a=1, c=2) == {"b": "x", "a": 1, "c": 2}
 

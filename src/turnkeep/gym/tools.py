@@ -33,6 +33,16 @@ class Tool(NamedTuple):
     schema: Mapping[str, Any]
 
 
+class _LeftOut:
+    """The default of a parameter that need not be given."""
+
+    def __repr__(self) -> str:
+        return "..."
+
+
+_LEFT_OUT = _LeftOut()
+
+
 def read_tools(tools: Iterable[Any]) -> list[Tool]:
     """The tools of a request. Raises ConfigurationError that names the tool which no method can be made of."""
     read: list[Tool] = []
@@ -111,7 +121,7 @@ def _signature(schema: Mapping[str, Any]) -> inspect.Signature:
     if not all(map(_is_parameter, properties)) or schema.get("additionalProperties") not in (None, False):
         return inspect.Signature([*own, inspect.Parameter("arguments", inspect.Parameter.VAR_KEYWORD)])
     for name in sorted(properties, key=lambda name: name not in required):
-        default = properties[name]["default"] if _has_default(properties[name]) else ...
+        default = properties[name]["default"] if _has_default(properties[name]) else _LEFT_OUT
         default = inspect.Parameter.empty if name in required else default
         kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
         own.append(inspect.Parameter(name, kind, default=default, annotation=_annotation(properties[name])))
