@@ -73,7 +73,7 @@ class TurnkeepAgentConfig(BaseResponsesAPIAgentConfig):  # type: ignore[misc, un
     prefix_guard: Literal["withhold", "send"] = "withhold"
     """Whether training fields are kept back from a request whose prefix a server would splice wrongly, or sent."""
     resume: bool = True
-    """Whether a run of an id that the store holds goes on with that rollout, or begins a new one."""
+    """Whether a run that the store holds, not answered yet, is gone on with; else every run is a new rollout."""
     datasets: list[Any] | None = None
     """Gym's own, which the server does not read."""
     description: str | None = None
@@ -87,6 +87,7 @@ class TurnkeepAgent(SimpleResponsesAPIAgent):  # type: ignore[misc, unused-ignor
     config: TurnkeepAgentConfig
     _setup: Setup = PrivateAttr()
     _store: Store = PrivateAttr()
+    _answered: set[str] = PrivateAttr(default_factory=set)
 
     def model_post_init(self, context: Any, /) -> None:
         """Check all that can be checked before the first request. Raises ConfigurationError."""
@@ -162,6 +163,7 @@ class TurnkeepAgent(SimpleResponsesAPIAgent):  # type: ignore[misc, unused-ignor
             resources_url=self._base_url(config.resources_server.name),
             ids_expected=bool(model.get("return_token_id_information", False)),
             skip_reward=float(config.skip_verification_reward) if skipped else None,
+            answered=self._answered,
         )
 
     def _base_url(self, name: str) -> str:

@@ -64,30 +64,42 @@ def test_a_server_killed_in_a_rollout_goes_on_with_it(tmp_path: Path) -> None:
     assert (row["turnkeep"]["recorded_calls"], row["turnkeep"]["policy_calls"]) == (3, 4)
 
 
-def test_a_finished_rollout_met_again_is_answered_from_evidence(tmp_path: Path) -> None:
-    """The same row gives the same response, byte for byte, and the policy hears nothing; a later try counts as same."""
-    with running_gym(WEATHER, agent={"store": str(tmp_path / "t.db")}) as gym:
-        first, again = read(gym.run(weather_row())), read(gym.run(weather_row(_ng_attempt_index=1)))
+def test_a_finished_rollout_met_by_a_new_process_is_answered_from_evidence(tmp_path: Path) -> None:
+    """After a restart the same row gives the same response, byte for byte, and the policy hears nothing; a later try
+    counts as the same."""
+    with running_gym(WEATHER, agent={"store": str(tmp_path / "t.db")}, in_process=False) as gym:
+        child = gym.child()
+        first = read(child.run(weather_row()))
+        child.kill()
+        again = read(gym.child().run(weather_row(_ng_attempt_index=1)))
         asked = gym.stats()["requests"]
     assert asked == 2
     assert same(first["response"], again["response"])
     assert again["turnkeep"]["recorded_calls"] == 2
 
 
-def test_a_rollout_met_with_another_request_is_one_clear_error(tmp_path: Path) -> None:
-    """What is kept of another request is neither mixed in nor overwritten: the row fails and names the rollout."""
+def test_a_finished_rollout_met_again_by_its_process_is_sampled_anew(tmp_path: Path) -> None:
+    """A row that was answered and comes again, as in the next training step, is a new rollout: the policy is asked, and
+    Gym is told the id it knows."""
+    with running_gym(WEATHER, agent={"store": str(tmp_path / "t.db")}) as gym:
+        rows = [read(gym.run(weather_row())) for _ in range(3)]
+        asked = gym.stats()["requests"]
+    assert asked == 6
+    assert [row["turnkeep"]["rollout"] for row in rows] == ["3-0", "3-0.2", "3-0.3"]
+    assert [row["turnkeep"]["recorded_calls"] for row in rows] == [0, 0, 0]
+
+
+def test_an_id_met_with_another_request_is_a_new_rollout(tmp_path: Path) -> None:
+    """Gym's indices count anew in each collection: another task under a known id is neither mixed in nor refused."""
     other = weather_row(verifier_metadata={"difficulty": "hard"})
     with running_gym(WEATHER, agent={"store": str(tmp_path / "t.db")}) as gym:
-        read(gym.run(weather_row()))
-        failed = read(gym.run(other))
+        names = [read(gym.run(row))["turnkeep"]["rollout"] for row in (weather_row(), other)]
         asked = gym.stats()["requests"]
-    assert asked == 2
-    assert (failed["reward"], failed["_ng_failure_class"]) == (0.0, "legitimate")
-    assert "began with another request" in failed["error"]
-    assert "rollout '3-0'" in failed["error"]
-    with kept(tmp_path / "t.db", "3-0") as rollout:
-        assert rollout.origin is not None
-        assert same(rollout.origin["request"], weather_row())
+    assert (names, asked) == (["3-0", "3-0.2"], 4)
+    for name, row in zip(names, (weather_row(), other), strict=True):
+        with kept(tmp_path / "t.db", name) as rollout:
+            assert rollout.origin is not None
+            assert same(rollout.origin["request"], row)
 
 
 def test_without_resume_each_run_is_a_rollout_of_its_own(tmp_path: Path) -> None:

@@ -321,6 +321,19 @@ def test_a_failure_at_the_end_is_sent_anew(tmp_path: Path) -> None:
             assert list(verify_rollout(view)) == []
 
 
+def test_a_failure_that_a_later_try_made_up_for_is_not_met_again(tmp_path: Path) -> None:
+    """After a failed run and a second that got the answer, a third gets it too, and sends nothing (contract 10.1)."""
+    with scripted(lambda body, number: Said(400, b"no") if number == 1 else counted(body, number)) as heard:
+        bench = Bench(tmp_path / "a.db", heard.url)
+        with pytest.raises(TransportFailure):
+            bench.run(talking("a", "b"))
+        turns = bench.run(talking("a", "b"), rerun=True)
+        assert bench.run(talking("a", "b"), rerun=True) == turns
+        assert len(heard.bodies) == 3
+        with bench.view() as view:
+            assert (view.used, view.gradable, view.difference) == (3, True, None)
+
+
 def test_earlier_failures_come_again(tmp_path: Path) -> None:
     """A failure that the agent went on from comes again in a re-run, with its bytes, and nothing is sent (10.1)."""
     answers = {

@@ -61,6 +61,8 @@ class Episode:
     """A run in progress, or what came of it: its steps, and the value that the agent returned."""
 
     rollout: Rollout
+    known_as: str
+    """The id by which Gym knows the run; the rollout's own may have a suffix."""
     recorded: int
     """How many policy calls the rollout held when this run began."""
     steps: list[Step] = field(default_factory=list)

@@ -1,12 +1,15 @@
-"""Which rollout a run request is about, and whether it is the request that the rollout began with."""
+"""Which rollout of the store a run request is about: the one that it began, or a new one."""
 
+import itertools
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 from uuid import uuid4
 
-from turnkeep.errors import ConfigurationError
+from turnkeep.errors import ConfigurationError, UnknownRollout
 from turnkeep.rollout.record import Rollout
+from turnkeep.rollout.view import RolloutView
+from turnkeep.store.base import Store
 from turnkeep.wire.json import dumps
 
 _TASK_KEYS = ("task_id", "problem_id", "instance_id", "_ng_task_index")
@@ -21,11 +24,10 @@ def task_id(row: Mapping[str, Any]) -> str:
     return next((str(row[key]) for key in _TASK_KEYS if row.get(key) is not None), "unknown")
 
 
-def rollout_id(row: Mapping[str, Any], *, resume: bool = True) -> str:
-    """`_ng_rollout_id`, else `<task index>-<rollout index>`, else a random one.
+def rollout_id(row: Mapping[str, Any]) -> str:
+    """The id by which Gym knows the run: `_ng_rollout_id`, else `<task index>-<rollout index>`, else a random one.
 
-    Without `resume` a suffix makes it a new one each time. Which try this is (`_ng_attempt_index`) does not count: a
-    try after one that was cut short goes on with it. Raises ConfigurationError for an id that Gym would not take.
+    Raises ConfigurationError for an id that Gym would not take.
     """
     found = row.get("_ng_rollout_id")
     if found is None and row.get("_ng_task_index") is not None and row.get("_ng_rollout_index") is not None:
@@ -37,24 +39,43 @@ def rollout_id(row: Mapping[str, Any], *, resume: bool = True) -> str:
             f"_ng_rollout_id: letters, digits, dots, dashes and underscores, beginning with one of the first two, "
             f"not {found!r}"
         )
-    return found if resume else f"{found}-{uuid4().hex[:8]}"
+    return found
+
+
+def pick(store: Store, known_as: str, kind: str, row: Mapping[str, Any], answered: Collection[str]) -> str:
+    """The id in the store for a run that Gym knows as `known_as`: of the rollout to go on with, or of a new one.
+
+    Gym counts tasks and rollouts anew in each collection and each training step, so an id comes again for other tasks,
+    and for the same task under other weights. The newest rollout of the id is gone on with where it began with this
+    request (which try it is, `_ng_attempt_index`, does not count) and was not `answered` by this process. Else the run
+    is a new rollout: `3-0`, then `3-0.2`, `3-0.3` and so on.
+    """
+    newest = None
+    for number in itertools.count(1):
+        name = known_as if number == 1 else f"{known_as}.{number}"
+        try:
+            store.state(name)
+        except UnknownRollout:
+            break
+        newest = name
+    if newest is None or (newest not in answered and _is_of(RolloutView(store, newest), kind, row)):
+        return newest or name
+    return name
 
 
 def claim(rollout: Rollout, kind: str, row: Mapping[str, Any]) -> None:
-    """Keep the request with a new rollout; of one met again, see that it is the same request.
+    """Keep the request with a new rollout. Raises ConfigurationError where it holds what another request began."""
+    if rollout.origin is None and not rollout.calls:
+        rollout.set_origin({"kind": kind, "request": _lasting(row)})
+    elif not _is_of(rollout, kind, row):
+        raise ConfigurationError("the store holds a rollout of this id that began otherwise", rollout=rollout.id)
 
-    Raises ConfigurationError where the rollout holds another request, or turns that came from elsewhere.
-    """
-    asked = {"kind": kind, "request": _lasting(row)}
+
+def _is_of(rollout: RolloutView, kind: str, row: Mapping[str, Any]) -> bool:
     origin = rollout.origin
-    if origin is None and not rollout.calls:
-        rollout.set_origin(asked)
-    elif origin is None or _sorted(origin) != _sorted(asked):
-        raise ConfigurationError(
-            "the store holds a rollout of this id that began with another request: give this run a store of its own, "
-            "or a `_ng_rollout_id`, or set resume to false",
-            rollout=rollout.id,
-        )
+    if origin is None:
+        return not rollout.calls and not rollout.turn_count
+    return _sorted(origin) == _sorted({"kind": kind, "request": _lasting(row)})
 
 
 def _lasting(row: Mapping[str, Any]) -> dict[str, Any]:

@@ -57,7 +57,7 @@ def observations(episode: Episode, params: Mapping[str, Any], told: Told) -> dic
     trajectory = {
         "schema_version": "1.0",
         "task_id": told.task_id,
-        "rollout_id": episode.rollout.id,
+        "rollout_id": episode.known_as,
         "invocations": [invocation],
         "turns": list(_turns(episode, params, told)),
         "model_calls": [],
@@ -110,7 +110,7 @@ def _turns(episode: Episode, params: Mapping[str, Any], told: Told) -> Iterable[
             yield {
                 "invocation_id": ROOT,
                 "task_id": told.task_id,
-                "rollout_id": episode.rollout.id,
+                "rollout_id": episode.known_as,
                 "turn_no": number,
                 "timestamp": _created(episode.rollout, step.call),
                 "question": [_lean(item) if isinstance(item, Mapping) else item for item in question],

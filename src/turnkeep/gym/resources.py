@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Self
 import httpx
 
 from turnkeep.errors import TransportFailure
-from turnkeep.rollout.policy import _set_cookies
+from turnkeep.rollout.policy import read_cookies
 
 _CONNECT_TRIES = 4
 _BACKOFF = 0.25
@@ -72,7 +72,7 @@ class ResourcesClient:
 
     def _take_cookies(self, response: httpx.Response) -> None:
         given = (value.decode("latin-1") for name, value in response.headers.raw if name.lower() == b"set-cookie")
-        merged: dict[str, Any] = {**self.cookies, **_set_cookies(given)}
+        merged: dict[str, Any] = {**self.cookies, **read_cookies(given)}
         self.cookies = {name: value for name, value in merged.items() if value is not None}
 
     async def aclose(self) -> None:

@@ -8,8 +8,9 @@ import asyncio
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
+from uuid import uuid4
 
 from turnkeep.errors import ConfigurationError, TurnkeepError
 from turnkeep.gym import hop, observe
@@ -32,7 +33,7 @@ from turnkeep.gym.failures import (
     Failure,
     failure_of,
 )
-from turnkeep.gym.identity import claim, rollout_id, task_id
+from turnkeep.gym.identity import claim, pick, rollout_id, task_id
 from turnkeep.gym.resources import ResourcesClient, merge_cookies
 from turnkeep.history.gaps import Gap
 from turnkeep.rollout.outcome import outcome
@@ -74,6 +75,8 @@ class Around:
     resources_url: str
     ids_expected: bool = False
     skip_reward: float | None = None
+    answered: set[str] = field(default_factory=set)
+    """The rollouts that this process has answered with a graded row, or a response: they are not gone on with."""
 
 
 @dataclass(slots=True)
@@ -131,7 +134,8 @@ async def answer_run(around: Around, asked: Asked) -> Reply:
         if ended.failure is None:
             try:
                 row = await _graded_row(around, asked, ended, resources)
-                return Reply(200, row, _cookies(ended, resources))
+                reply = Reply(200, row, _cookies(ended, resources))
+                return _answered(around, ended, reply)
             except Exception as error:  # noqa: BLE001 - one rollout must not end the others
                 ended.failure = failure_of(error, None)
         return _failed_reply(around, asked, ended, resources)
@@ -143,7 +147,13 @@ async def answer_responses(around: Around, asked: Asked) -> Reply:
         ended, resources = await _attempt(around, asked, stack, seed=False)
         if ended.failure is not None:
             return error_reply(ended.failure.status, ended.failure.error, ended.failure.kind)
-        return Reply(200, _response(around, asked, ended), _cookies(ended, resources))
+        return _answered(around, ended, Reply(200, _response(around, asked, ended), _cookies(ended, resources)))
+
+
+def _answered(around: Around, ended: Ended, reply: Reply) -> Reply:
+    if ended.run is not None:
+        around.answered.add(ended.run.rollout.id)
+    return reply
 
 
 def error_reply(status: int, message: str, kind: str) -> Reply:
@@ -181,11 +191,15 @@ async def _attempt(
 def _opened(around: Around, asked: Asked) -> Iterator[Episode]:
     """The rollout that a request is about, and its run that begins now."""
     setup = around.setup
-    name = rollout_id(asked.row, resume=setup.resume)
+    known_as = rollout_id(asked.row)
+    if setup.resume:
+        name = pick(around.store, known_as, asked.kind, asked.row, around.answered)
+    else:
+        name = f"{known_as}-{uuid4().hex[:8]}"
     budget = setup.max_policy_calls
     with Rollout.open(around.store, name, scope=setup.scope, max_policy_calls=budget, rerun=setup.resume) as rollout:
         claim(rollout, asked.kind, asked.row)
-        yield Episode(rollout, recorded=len(rollout.calls))
+        yield Episode(rollout, known_as, recorded=len(rollout.calls))
 
 
 async def _run_in_time(around: Around, asked: Asked, run: Episode, resources: ResourcesClient) -> None:

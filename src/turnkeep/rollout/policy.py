@@ -221,7 +221,7 @@ class PolicyClient:
             words = f"{type(error).__name__} from {self.url}: {error}".rstrip(": ")
             return Reply(words, status, bytes(received) if status else None, retry=not timed_out)
         given = (value.decode("latin-1") for name, value in response.headers.raw if name.lower() == b"set-cookie")
-        set_cookies = _set_cookies(given)
+        set_cookies = read_cookies(given)
         if 200 <= status < 300:
             return Reply(None, status, bytes(received), set_cookies)
         excerpt = received[:2000].decode("utf-8", "replace")
@@ -271,7 +271,7 @@ def _endpoint(url: str) -> str:
     return base + ("/responses" if base.endswith("/v1") else "/v1/responses")
 
 
-def _set_cookies(headers: Iterable[str]) -> dict[str, str | None]:
+def read_cookies(headers: Iterable[str]) -> dict[str, str | None]:
     """Cookies by name, values as received (RFC 6265, 5.2); one that has run out takes its name away."""
     cookies: dict[str, str | None] = {}
     for header in headers:

@@ -60,6 +60,8 @@ class Rerun:
         self._waiting: dict[tuple[Any, ...], list[int]] = {}
         for call in self._unused.values():
             self._waiting.setdefault(self._key(call.request.entries, call.request.tail), []).append(call.number)
+        for numbers in self._waiting.values():
+            self._leave_out_what_succeeded_later(numbers)
 
     def take(self, prepared: Prepared, number_of: Callable[[Turn], int | None]) -> CallRecord | None:
         """The first recorded call not yet used whose request equals this one, or None. It is used from now on."""
@@ -75,6 +77,13 @@ class Rerun:
                 self._used.append(self._unused.pop(number))
                 return call
         return None
+
+    def _leave_out_what_succeeded_later(self, numbers: list[int]) -> None:
+        """Of equal requests, leave out transport failures before an answered one: a later try made up for them."""
+        answered = max((number for number in numbers if self._unused[number].turn is not None), default=-1)
+        for number in [number for number in numbers if number < answered and _is_transport(self._unused[number])]:
+            numbers.remove(number)
+            del self._unused[number]
 
     def with_recorded_ids(self, prepared: Prepared) -> Prepared:
         """The request with every made-up id renamed back to the recorded one; turns stay as they are."""
@@ -140,8 +149,11 @@ class Rerun:
 
 def _to_be_sent_anew(call: CallRecord, calls: Sequence[CallRecord]) -> bool:
     """Transport failures that nothing but their like came after ended the run: such a call is sent anew, not failed."""
-    rest = [later.failure for later in calls if later.number >= call.number]
-    return all(failure is not None and failure["type"] == "TransportFailure" for failure in rest)
+    return all(_is_transport(later) for later in calls if later.number >= call.number)
+
+
+def _is_transport(call: CallRecord) -> bool:
+    return call.failure is not None and call.failure["type"] == "TransportFailure"
 
 
 def first_difference(one: Any, other: Any, path: str = "") -> tuple[str, Any, Any]:
