@@ -164,3 +164,12 @@ def test_a_relative_store_lies_where_gym_was_started(tmp_path: Path, monkeypatch
             assert (started / name).exists()
     with running_gym([], agent={"store": f"sqlite:///{tmp_path}/c.db"}, extra={"uv_venv_dir": str(started)}):
         assert (tmp_path / "c.db").exists()
+
+
+def test_the_folders_own_tests_pass() -> None:
+    """What `gym env test` runs in the agent's folder passes: pytest there, with the folder on the path."""
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests"]
+    env = {**os.environ, "PYTHONPATH": str(AGENT_FOLDER)}
+    done = subprocess.run(command, cwd=AGENT_FOLDER, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "3 passed" in done.stdout
