@@ -20,7 +20,8 @@ from turnkeep.serve.server import running_policy
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = {
-    path.name: path.read_text(encoding="utf-8") for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
+    path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8")
+    for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
 }
 README = DOCS["README.md"]
 FIRST_SCREEN = "\n".join(README.splitlines()[:35])
@@ -146,7 +147,7 @@ def test_what_the_docs_import_is_there(name: str) -> None:
 @pytest.mark.parametrize("name", DOCS)
 def test_links_lead_somewhere(name: str) -> None:
     """Every relative link, and every source file that a doc names, is a file of the checkout."""
-    folder = ROOT if name == "README.md" else ROOT / "docs"
+    folder = (ROOT / name).parent
     for link in re.findall(r"\]\((?!https?:)([^)#]+)\)", DOCS[name]):
         assert (folder / link).exists(), link
     for path in re.findall(r"`(turnkeep/[\w/]+\.py)`", DOCS[name]):
@@ -171,7 +172,7 @@ def test_the_extras_that_are_named_exist() -> None:
 
 def test_the_policy_servers_guide_is_complete() -> None:
     """Its script is one, its table of faults is the server's list, and the options it names exist."""
-    guide = DOCS["policy-server.md"]
+    guide = DOCS["docs/policy-server.md"]
     assert len(make_script(json.loads(blocks(guide, "json")[0])).steps) == 2
     table = guide.split("## Faults")[1].split("##")[0]
     rows = [row for row in table.splitlines() if row.startswith("| `")]

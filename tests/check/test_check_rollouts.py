@@ -31,9 +31,11 @@ def test_a_rollout_without_ids_cannot_be_trained_on(tmp_path: Path) -> None:
 
 
 def test_a_rollout_without_turns_cannot_be_trained_on(tmp_path: Path) -> None:
-    """A rollout that has only begun says that it has no turn."""
+    """A rollout that has only begun, or got no answer, says that it has no turn; with nothing said it has no step."""
     found = check_turns(tmp_path, [])
-    assert [(each.rule, each.message) for each in found] == [("no-trainable-turn", "the rollout has no turn")]
+    assert [(each.rule, each.severity) for each in found] == [("no-step", "error")]
+    talked = talk(tmp_path / "..", [TEXT], [], faults=["bad-json"])
+    assert ("no-trainable-turn", "the rollout has no turn") in [(each.rule, each.message) for each in talked.check()]
 
 
 @pytest.mark.parametrize(
@@ -212,6 +214,6 @@ def test_an_imported_row_is_checked_with_its_tool_outputs(tmp_path: Path) -> Non
         (done,) = import_gym(tmp_path / "rows.jsonl", store, scope=str(SCOPE), on_malformed="gap")
         found = check_rollout(RolloutView(store, done.rollout))
     assert places(found) == [
-        ("gap", 2, None, None, None),
+        ("row-malformed", 2, 0, "generation_log_probs", None),
         ("unanswered-call", 0, 1, "call_id", None),
     ]

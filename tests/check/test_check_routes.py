@@ -43,13 +43,13 @@ def rules(made: list[dict[str, Any]], profile: str | None = None, **limits: int)
         (4, 3, 6, "experts-one-short"),
         (4, 3, 5, "experts-short"),
         (4, 3, 1, "experts-short"),
-        (4, 3, 0, "experts-short"),
+        (4, 3, 0, "experts-empty"),
         (4, 3, 8, "experts-extra"),
         (1, 3, 3, "experts-one-short"),
         (1, 1, 1, "experts-one-short"),
         (2, 1, 1, "experts-generation-only"),
         (2, 1, 2, "experts-one-short"),
-        (0, 1, 0, "experts-short"),
+        (0, 1, 0, "experts-empty"),
     ],
 )
 def test_rows_are_held_against_prompt_and_generation(prompt: int, generated: int, rows: int, rule: str | None) -> None:
@@ -63,7 +63,7 @@ def test_rows_are_held_against_prompt_and_generation(prompt: int, generated: int
 @pytest.mark.parametrize("rows", [0, 1, 3, 5, 6])
 @pytest.mark.parametrize(
     ("profile", "severities"),
-    [(None, {"warning"}), ("nemo-rl", {"error"}), ("trl", set()), ("verl", {"warning"}), ("atif", {"warning", "note"})],
+    [(None, {"warning"}), ("nemo-rl", {"error"}), ("trl", set()), ("verl", {"warning"})],
 )
 def test_too_few_rows_are_what_each_reader_makes_of_them(rows: int, profile: str, severities: set[str]) -> None:
     """NeMo RL refuses fewer rows than prompt + generation, TRL reads none, verl fills them up."""
@@ -180,14 +180,30 @@ def test_missing_routes_are_found(marked: set[tuple[int, int]]) -> None:
     assert found[0].message == f"{len(rows)} of 7 rows hold -1, a missing route"
 
 
-@pytest.mark.parametrize(("repeats", "index"), [(3, None), (4, 3), (7, 0)])
+@pytest.mark.parametrize(("repeats", "index"), [(2, None), (3, 4), (7, 0)])
 def test_a_row_repeated_to_the_end_is_found(repeats: int, index: int | None) -> None:
-    """Four equal rows at the end look like padding; fewer happen, and elsewhere they are none."""
+    """Three equal rows at the end look like padding; fewer happen, and elsewhere they are none."""
     routes = [*experts(7 - repeats), *experts(1, first=5) * repeats]
     made = [fields(range(4), range(3), routed_experts=routes)]
     assert rules(made) == ([] if index is None else [("experts-repeated-rows", index)])
     made = [fields(range(4), range(3), routed_experts=[*experts(1, first=3) * 5, *experts(2)])]
     assert rules(made) == []
+
+
+@pytest.mark.parametrize(("repeats", "found"), [(16, []), (17, ["experts-repeated-rows"])])
+def test_small_rows_tell_less(repeats: int, found: list[str]) -> None:
+    """With one layer and one expert a token, a row is repeated by chance: only a longer run looks like padding."""
+    routes = [[[row % 5]] for row in range(6)] + [[[5]]] * repeats
+    made = [fields(range(4), range(2 + repeats), routed_experts=routes)]
+    assert [rule for rule, _ in rules(made)] == found
+
+
+@pytest.mark.parametrize(("layers", "found"), [(7, []), (8, [("experts-zero-rows", 2)])])
+def test_one_expert_a_token_is_not_zero_in_every_layer(layers: int, found: list[Any]) -> None:
+    """In 8 layers and more a row of zeros is no choice, even where each has one expert a token."""
+    routes = experts(7, top_k=1, layers=layers)
+    routes[2] = [[0]] * layers
+    assert rules([fields(range(4), range(3), routed_experts=routes)]) == found
 
 
 @pytest.mark.parametrize("change", [{"top_k": 3}, {"layers": 5}])
@@ -214,6 +230,17 @@ def test_another_form_is_found_once(first: Any, second: Any, message: str) -> No
     found = check_in_memory(made)
     assert places(found) == [("experts-form-changed", 2, 0, ROUTES, None)]
     assert found[0].message == message
+
+
+def test_one_turn_of_another_form_or_shape_is_found_once() -> None:
+    """A turn that alone is otherwise is named, and the next, which is as those before, is not."""
+    made = sound(4)
+    for number, each in enumerate(made):
+        each[ROUTES] = envelope(each[ROUTES], "int16" if number == 1 else "int8")
+    assert places(check_in_memory(made)) == [("experts-form-changed", 1, 0, ROUTES, None)]
+    made = sound(4)
+    made[1][ROUTES] = experts(len(made[1][ROUTES]), top_k=3)
+    assert places(check_in_memory(made)) == [("experts-shape-changed", 1, 0, ROUTES, None)]
 
 
 def test_a_list_that_needs_other_bits_is_the_same_form() -> None:
@@ -257,4 +284,4 @@ def test_an_array_without_elements_is_no_rows(tmp_path: Path) -> None:
     item = message("Turn 0.", **{**sound(1)[0], ROUTES: None})
     native = Item(item, {ROUTES: np.zeros((0, LAYERS, TOP_K), dtype=np.int8)})
     built = Turn((AssistantText("Turn 0.", native),), str(SCOPE), "stop")
-    assert places(check_turns(tmp_path, [built])) == [("experts-short", 0, 0, ROUTES, None)]
+    assert places(check_turns(tmp_path, [built])) == [("experts-empty", 0, 0, ROUTES, None)]

@@ -122,7 +122,7 @@ def test_a_prompt_that_ends_too_soon_is_found(length: int) -> None:
     """A prompt shorter than what came before it differs where it ends."""
     made = sound(2, 5)
     made[1] = fields(made[1][PROMPT][:length], made[1][GENERATION])
-    found = [each for each in check_in_memory(made) if each.rule != "prompt-empty"]
+    found = check_in_memory(made)
     assert places(found) == [("prompt-contiguity", 1, 0, PROMPT, length)]
     assert f"token {length} stands nothing more" in found[0].message
 
@@ -147,7 +147,34 @@ def test_ids_on_two_items_of_a_turn_are_two_samples(tmp_path: Path) -> None:
     """A trainer goes by items: the same ids on two items of one turn are not contiguous."""
     made = sound(1)[0]
     found = check_turns(tmp_path, [turn(message("One.", **made), message("Two.", **made))])
-    assert places(found) == [("prompt-contiguity", 0, 1, PROMPT, 4)]
+    assert places(found) == [("prompt-contiguity", 0, 1, PROMPT, 4), ("token-ids-twice", 0, 0, PROMPT, None)]
+
+
+@pytest.mark.parametrize("profile", [None, *PROFILES])
+@pytest.mark.parametrize("change", ["another", "one more", "one less", "cut", "none"])
+def test_one_prompt_that_is_otherwise_is_found_once(change: str, profile: str | None) -> None:
+    """Where the next prompt goes on from the turns before the one that differs, that one alone is named."""
+    made = sound(4)
+    ids, index = list(made[1][PROMPT]), 5
+    changed = {
+        "another": [*ids[:5], 9000, *ids[6:]],
+        "one more": [*ids[:5], 9000, *ids[5:]],
+        "one less": [*ids[:5], *ids[6:]],
+        "cut": ids[:5],
+        "none": [],
+    }[change]
+    made[1] = fields(changed, made[1][GENERATION])
+    index = min(index, len(changed))
+    found = check_in_memory(made, profile)
+    assert places(found) == [("prompt-contiguity", 1, 0, PROMPT, index)]
+    assert found[0].severity == ("warning" if profile == "atif" else "error")
+
+
+def test_what_goes_on_from_neither_is_found_again() -> None:
+    """A prompt that goes on neither from the turn that differs nor from the one before that is another fault."""
+    made = sound(4)
+    made[1][PROMPT][5], made[2][PROMPT][2] = 9000, 9001
+    assert [each[1:] for each in places(check_in_memory(made))] == [(1, 0, PROMPT, 5), (2, 0, PROMPT, 2)]
 
 
 @pytest.mark.parametrize(

@@ -17,8 +17,9 @@ def check_rollout(
     """What trainers and exporters would refuse in a rollout, or drop without a word; empty where all is well.
 
     `profile` (`nemo-rl`, `trl`, `verl`, `atif`) chooses the rules and severities of one reader; without it every rule
-    looks, and an error is what breaks the contract or every trainer. `vocabulary` and `experts` are the model's numbers
-    of token ids and experts, for the rules that need them. Damage becomes a finding. One turn is read at a time.
+    looks that has a severity of its own, and an error is what breaks the contract or every trainer. `vocabulary` and
+    `experts` are the model's numbers of token ids and experts, for the rules that need them. Damage becomes a finding.
+    One turn is read at a time.
     Raises ConfigurationError for an unknown profile, or a number that is not positive.
     """
     if profile is not None and profile not in PROFILES:

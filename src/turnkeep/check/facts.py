@@ -8,9 +8,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from turnkeep.archive.json_form import to_skeleton
 from turnkeep.check.finding import Found
+from turnkeep.check.plain import is_plain, read_arguments
 from turnkeep.errors import MalformedItem, TurnkeepError
-from turnkeep.history.turn import Turn
+from turnkeep.history.turn import Turn, public_fields
 from turnkeep.rollout.conversation import Said
 from turnkeep.rollout.view import RolloutView
 from turnkeep.wire.item import Item
@@ -67,11 +69,13 @@ class Sample:
 
 
 class RoutesBefore(NamedTuple):
-    """The last routes that were seen: in which turn, (layers, top_k), and the form they came in."""
+    """The last routes that were seen: in which turn, (layers, top_k), and the form; and all of both so far."""
 
     turn: int
     shape: tuple[int, ...]
     form: str
+    shapes: frozenset[tuple[int, ...]]
+    forms: frozenset[str]
 
 
 class SampleFacts(NamedTuple):
@@ -79,6 +83,8 @@ class SampleFacts(NamedTuple):
 
     sample: Sample
     before: Sample | None
+    parts_at: int | None
+    """The first prompt token that is not what the items before would have there; None where the prompt goes on."""
     routes_before: RoutesBefore | None
     limits: Limits
 
@@ -109,6 +115,8 @@ class TurnNote(NamedTuple):
     """The trainable items, and whether each has routed experts."""
     calls: tuple[tuple[int, str], ...]
     """The tool calls: item and call id."""
+    torn: tuple[Found, ...]
+    """Where half of a surrogate pair stands."""
 
 
 class Step(NamedTuple):
@@ -124,6 +132,19 @@ class Step(NamedTuple):
     call: int | None = None
 
 
+class Talk(NamedTuple):
+    """What is remembered of the conversation of a rollout."""
+
+    steps: tuple[Step, ...] = ()
+    """The calls and results, in order."""
+    copies: tuple[Step, ...] = ()
+    """The calls in requests that have the id of a call before them."""
+    torn: tuple[Found, ...] = ()
+    """Where half of a surrogate pair stands, turns aside."""
+    is_empty: bool = False
+    """Whether nothing was said at all."""
+
+
 class RolloutFacts(NamedTuple):
     """A rollout when all its turns have been passed: what is remembered of them, what could not be read, its tools."""
 
@@ -131,9 +152,10 @@ class RolloutFacts(NamedTuple):
     notes: tuple[TurnNote, ...]
     unreadable: tuple[TurnkeepError, ...]
     lost: tuple[Found, ...]
-    """The turns that are kept without what was malformed in them (contract 7.9)."""
-    steps: tuple[Step, ...]
-    """The calls and results of the conversation, in order."""
+    """The turns of policy calls that are kept without what was malformed in them (contract 7.9)."""
+    lost_of_row: tuple[Found, ...]
+    """The same, of a row that was imported."""
+    talk: Talk
     knows_results: bool
     """Whether something is there that would show what tools gave."""
 
@@ -156,43 +178,87 @@ def take_note(facts: TurnFacts) -> TurnNote:
         bool(facts.samples),
         tuple((sample.item, sample.routes is not None) for sample in facts.samples if sample.is_trainable),
         tuple((item, part.id) for item, part in enumerate(facts.turn.parts) if part.kind == "tool_call"),
+        tuple(_read_torn(facts)),
     )
 
 
-def read_lost(rollout: RolloutView) -> Iterator[Found]:
-    """The turns that are kept without what was malformed in them: by their policy calls, and by an importer's layout.
+def _read_torn(facts: TurnFacts) -> Iterator[Found]:
+    """Where half of a surrogate pair stands in a turn: a part's arguments as JSON may hold one that is written out."""
+    turn = facts.turn
+    whole = is_plain(to_skeleton(turn))
+    torn = []
+    for item, part in enumerate(turn.parts):
+        if part.kind == "tool_call" and read_arguments(part.arguments).fault == "not-plain":
+            torn.append(facts.found("the arguments hold half of a surrogate pair", item, "arguments"))
+        elif not whole:
+            native = {} if part.native is None else part.native.skeleton()
+            members = {**native, **public_fields(part)}
+            if not is_plain([native, members]):
+                wrong = next((name for name, value in members.items() if not is_plain([name, value])), None)
+                torn.append(facts.found("a text holds half of a surrogate pair", item, wrong))
+    yield from torn
+    if not (whole or torn):
+        yield facts.found("what came with the response holds half of a surrogate pair")
 
-    Raises CorruptRecord.
-    """
+
+def read_lost(rollout: RolloutView) -> Iterator[Found]:
+    """The turns that are kept without what was malformed in them, by their policy calls."""
     for call in rollout.calls:
         if call.turn is not None and (failure := call.failure) is not None:
             places = (failure.get(name) for name in ("item", "field", "index"))
             yield Found(str(failure.get("message")), call.turn, call.number, *places)
+
+
+def read_lost_of_row(rollout: RolloutView) -> Iterator[Found]:
+    """The turns that are kept without what was malformed in them, by an importer's layout. Raises CorruptRecord."""
     output = (rollout.origin or {}).get("output")
     for entry in output if isinstance(output, list) else ():
         if isinstance(entry, dict) and "items" in entry and isinstance(entry.get("turn"), int):
-            yield Found("its training fields were malformed; the origin has its items as they stood", entry["turn"])
+            fault = entry.get("fault") or {"message": "its training fields were malformed"}
+            places = (fault.get(name) for name in ("item", "field", "index"))
+            yield Found(str(fault.get("message")), entry["turn"], None, *places)
 
 
-def read_steps(said: Iterable[Said], notes: Iterable[TurnNote]) -> Iterator[Step]:
-    """The tool calls and results of a conversation. A request's own copy of a turn's call is not another call."""
+def read_talk(said: Iterable[Said], notes: Iterable[TurnNote]) -> Talk:
+    """What is to be remembered of a conversation. A request's own copy of a turn's call is not another call."""
     calls = {note.number: note.calls for note in notes}
     known: set[str] = set()
     last: int | None = None
+    steps: list[Step] = []
+    copies: list[Step] = []
+    torn: list[Found] = []
+    is_empty = True
     for each in said:
+        is_empty = False
         if each.turn is not None:
             last = each.turn
-            for place, id in calls.get(last, ()):
-                known.add(id)
-                yield Step(False, id, last, place, each.call)
+            steps += (Step(False, id, last, place, each.call) for place, id in calls.get(last, ()))
+            known.update(id for _, id in calls.get(last, ()))
             continue
+        if not is_plain(each.item):
+            torn.append(Found(f"an {each.kind} item holds half of a surrogate pair", last, each.call))
         item = each.item or {}
-        name = item.get("call_id")
-        kind = item.get("type")
-        is_result, is_call = kind == "function_call_output", kind == "function_call" and name not in known
-        if isinstance(name, str) and (is_result or is_call):
-            known.add(name)
-            yield Step(is_result, name, last, None, each.call)
+        name, kind = item.get("call_id"), item.get("type")
+        if not isinstance(name, str) or kind not in ("function_call", "function_call_output"):
+            continue
+        is_copy = kind == "function_call" and name in known
+        (copies if is_copy else steps).append(Step(kind == "function_call_output", name, last, None, each.call))
+        known.add(name)
+    return Talk(tuple(steps), tuple(copies), tuple(torn), is_empty)
+
+
+def first_difference(prompt: Array, old: Array, new: Array) -> int | None:
+    """Where `prompt` [P] first differs from `old` [p] followed by `new` [g], which it has to begin with; or None."""
+    start = 0
+    for tokens in (old, new):
+        part = prompt[start : start + len(tokens)]
+        differs = np.flatnonzero(part != tokens[: len(part)])
+        if differs.size:
+            return start + int(differs[0])
+        if len(part) < len(tokens):
+            return start + len(part)
+        start += len(tokens)
+    return None
 
 
 def _read_sample(turn: int, item: int, native: Item) -> Sample:

@@ -23,7 +23,7 @@ ERROR, WARNING, NOTE = Severity
 class For(NamedTuple):
     """How grave a rule's findings are without a profile and for each; None where that reader does not care."""
 
-    all: Severity
+    all: Severity | None
     nemo_rl: Severity | None
     trl: Severity | None
     verl: Severity | None

@@ -21,13 +21,24 @@ def unreadable(facts: RolloutFacts) -> Iterator[Found]:
 
 
 @rule(
+    For(ERROR, ERROR, ERROR, ERROR, ERROR),
+    source="there is nothing to train on, and a document has steps",
+    todo="Leave it out; a rollout that was begun and went nowhere may be run again with rerun=True.",
+)
+def no_step(facts: RolloutFacts) -> Iterator[Found]:
+    """Something was said in the rollout."""
+    if facts.talk.is_empty and not facts.unreadable:
+        yield Found("the rollout has no turn, and nothing else that was said")
+
+
+@rule(
     For(ERROR, ERROR, ERROR, ERROR, None),
     source="NeMo RL environments/nemo_gym.py (ValueError); every trainer",
     todo="Have the model server return token ids and log probs (NeMo Gym: return_token_id_information: true).",
 )
 def no_trainable_turn(facts: RolloutFacts) -> Iterator[Found]:
     """At least one turn has generated token ids."""
-    if not facts.unreadable and not any(note.trainable for note in facts.notes):
+    if not (facts.unreadable or facts.talk.is_empty or any(note.trainable for note in facts.notes)):
         count = len(facts.notes)
         yield Found("the rollout has no turn" if not count else f"none of {count} turns has generated token ids")
 
@@ -81,9 +92,34 @@ def gap(facts: RolloutFacts) -> Iterator[Found]:
     for each in facts.rollout.gaps:
         lost = facts.lost if each.code == MALFORMED_TRAINING else ()
         yield from (replace(found, message=f"{each.code}: {found.message}") for found in lost)
-        if not lost:
+        told = lost or (facts.lost_of_row if each.code == MALFORMED_TRAINING else ())
+        if not told:
             invocation = "" if each.invocation is None else f" (invocation {each.invocation})"
             yield Found(f"{each.code}{invocation}: {each.detail or 'no detail'}")
+
+
+@rule(
+    For(ERROR, ERROR, ERROR, ERROR, ERROR),
+    source="contract 1.5, 7.9; NeMo Gym TokenIDLogProbMixin",
+    todo="The turn is kept by its text alone, and `export gym` gives the items as they were: mend the row, or leave it "
+    "out.",
+)
+def row_malformed(facts: RolloutFacts) -> Iterator[Found]:
+    """The training fields of an imported row are what the contract says (a row kept with --on-malformed gap)."""
+    for found in facts.lost_of_row:
+        yield replace(found, message=f"{MALFORMED_TRAINING}: {found.message}")
+
+
+@rule(
+    For(NOTE, None, None, None, ERROR),
+    source="it is no UTF-8: no field of a document and no column can hold it",
+    todo="Export leniently: the field then shows U+FFFD, and the exact text stands in extra.",
+)
+def lone_surrogate(facts: RolloutFacts) -> Iterator[Found]:
+    """No text holds half of a surrogate pair."""
+    for note in facts.notes:
+        yield from note.torn
+    yield from facts.talk.torn
 
 
 @rule(
@@ -143,17 +179,20 @@ def _without_ids(facts: RolloutFacts) -> Iterator[TurnNote]:
     Those that lost them because they were malformed are left to the gap that says so.
     """
     if any(note.has_fields for note in facts.notes):
-        lost = {found.turn for found in facts.lost}
+        lost = {found.turn for found in (*facts.lost, *facts.lost_of_row)}
         yield from (note for note in facts.notes if not (note.has_fields or note.is_empty or note.number in lost))
 
 
 RULES: tuple[Rule[RolloutFacts], ...] = (
     unreadable,
+    no_step,
     no_trainable_turn,
     turn_without_ids,
     ids_missing_after_ids,
     experts_missing,
     gap,
+    row_malformed,
+    lone_surrogate,
     ungradable,
     unfinished_call,
     unfinished_tool,

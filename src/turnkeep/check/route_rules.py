@@ -13,8 +13,10 @@ from turnkeep.wire.training import ROUTES
 
 _BLOCK = 1 << 20
 """Experts that are sorted at once."""
-_TAIL, _TELLING = 4, 8
-"""How many equal rows at the end look like padding, and how many numbers a row must have for that to say anything."""
+_TAIL, _TELLING = 3, 16
+"""How many equal rows at the end look like padding, and how many numbers must be what they were for that to tell."""
+_CHOICES = 8
+"""Layers in which expert 0 alone is no choice any more."""
 
 _NEMO_RL = "NeMo RL environments/nemo_gym.py: rows must be at least prompt + generation"
 _WHOLE = "Have the server return routes for the prompt too (NeMo RL: at least a row per prompt and generated token)."
@@ -38,7 +40,7 @@ def _say_rows(facts: SampleFacts, rows: int, prompt: int, generated: int, what: 
 
 
 @rule(
-    For(WARNING, ERROR, None, WARNING, WARNING),
+    For(WARNING, ERROR, None, WARNING, ERROR),
     source="NeMo RL's decoder: four parts, known dtype, three dimensions, strict base64, exact length (NeMo RL #3292)",
     todo="Look at the server that wrote it; a string of another kind needs a trainer that knows that kind.",
 )
@@ -73,17 +75,28 @@ def experts_one_short(facts: SampleFacts) -> Iterator[Found]:
 
 
 @rule(For(WARNING, ERROR, None, WARNING, WARNING), source=f"{_NEMO_RL}; verl fills missing rows with 0", todo=_WHOLE)
+def experts_empty(facts: SampleFacts) -> Iterator[Found]:
+    """Routes that are there have rows."""
+    if (counts := _rows(facts)) is not None and not counts[0]:
+        yield _say_rows(facts, *counts, "none at all")
+
+
+@rule(
+    For(WARNING, ERROR, None, WARNING, ERROR),
+    source=f"{_NEMO_RL}; verl fills missing rows with 0; nobody can know whose rows they are",
+    todo=_WHOLE,
+)
 def experts_short(facts: SampleFacts) -> Iterator[Found]:
     """Routes have a row for each token of prompt and generation."""
     if (counts := _rows(facts)) is not None:
         rows, prompt, generated = counts
-        if rows == 0 or (rows < prompt + generated - 1 and not (rows == generated and prompt > 1)):
-            yield _say_rows(facts, *counts, f"{prompt + generated - rows} short" if rows else "none at all")
+        if 0 < rows < prompt + generated - 1 and not (rows == generated and prompt > 1):
+            yield _say_rows(facts, *counts, f"{prompt + generated - rows} short")
 
 
 @rule(
-    For(NOTE, NOTE, None, WARNING, WARNING),
-    source="NeMo RL takes as many rows as there are tokens",
+    For(NOTE, NOTE, None, WARNING, ERROR),
+    source="NeMo RL takes as many rows as there are tokens; nobody can know whose rows they are",
     todo="See which tokens the rows belong to: rows that begin elsewhere replay the wrong routes.",
 )
 def experts_extra(facts: SampleFacts) -> Iterator[Found]:
@@ -109,7 +122,7 @@ def expert_range(facts: SampleFacts) -> Iterator[Found]:
         wrong = (experts < -1) if most is None else (experts < -1) | (experts >= most)
         place = tuple(int(axis[0]) for axis in np.nonzero(wrong))
         bound = "there is none below -1" if most is None else f"there are {most}"
-        message = f"{int(wrong.sum())} ids out of range, first {int(experts[place])} in layer {place[1]}; {bound}"
+        message = f"{int(wrong.sum())} out of range, first {int(experts[place])} in layer {place[1]}; {bound}"
         yield facts.sample.found(message, ROUTES, place[0])
 
 
@@ -135,7 +148,8 @@ def experts_duplicate(facts: SampleFacts) -> Iterator[Found]:
             first = start + row, layer, int(ordered[row, layer, place])
         rows += int(twice.any(axis=(1, 2)).sum())
     if first is not None:
-        message = f"{rows} rows name an expert twice, first expert {first[2]} in layer {first[1]}"
+        what = "1 row names" if rows == 1 else f"{rows} rows name"
+        message = f"{what} an expert twice, first expert {first[2]} in layer {first[1]}"
         yield facts.sample.found(message, ROUTES, first[0])
 
 
@@ -145,9 +159,9 @@ def experts_duplicate(facts: SampleFacts) -> Iterator[Found]:
     todo="Expert 0 is a real expert, so these routes would be replayed. Have what is missing marked with -1.",
 )
 def experts_zero_rows(facts: SampleFacts) -> Iterator[Found]:
-    """No token has expert 0 in every place of every layer (looked at where top_k is above 1)."""
+    """No token has expert 0 in every place of every layer (looked at where top_k is above 1, or layers are 8)."""
     experts = _experts(facts)
-    if experts is None or experts.shape[2] < 2 or not experts.size:
+    if experts is None or not experts.size or (experts.shape[2] < 2 and experts.shape[1] < _CHOICES):
         return
     if (rows := np.flatnonzero(~experts.any(axis=(1, 2)))).size:
         yield facts.sample.found(f"{len(rows)} of {len(experts)} rows are all zeros", ROUTES, int(rows[0]))
@@ -161,14 +175,13 @@ def experts_zero_rows(facts: SampleFacts) -> Iterator[Found]:
 def experts_repeated_rows(facts: SampleFacts) -> Iterator[Found]:
     """The routes do not end in one row over and over."""
     experts = _experts(facts)
-    if experts is None or not len(experts) or experts[-1].size < _TELLING or not experts[-1].any():
-        return
-    if (experts[-1] == -1).any():
+    if experts is None or not experts.size or not experts[-1].any() or (experts[-1] == -1).any():
         return
     others = np.flatnonzero((experts != experts[-1]).any(axis=(1, 2)))
     first = int(others[-1]) + 1 if others.size else 0
-    if len(experts) - first >= _TAIL:
-        yield facts.sample.found(f"the last {len(experts) - first} rows are equal", ROUTES, first)
+    equal = len(experts) - first
+    if equal >= _TAIL and (equal - 1) * experts[-1].size >= _TELLING:
+        yield facts.sample.found(f"the last {equal} rows are equal", ROUTES, first)
 
 
 @rule(
@@ -193,7 +206,7 @@ def experts_sentinel(facts: SampleFacts) -> Iterator[Found]:
 def experts_shape_changed(facts: SampleFacts) -> Iterator[Found]:
     """Layers and top_k are the same in all turns."""
     experts, before = _experts(facts), facts.routes_before
-    if experts is not None and before is not None and experts.size and experts.shape[1:] != before.shape:
+    if experts is not None and before is not None and experts.size and experts.shape[1:] not in before.shapes:
         now, then = ("x".join(map(str, shape)) for shape in (experts.shape[1:], before.shape))
         yield facts.sample.found(f"layers x top_k is {now}, and {then} in turn {before.turn}", ROUTES)
 
@@ -206,7 +219,7 @@ def experts_shape_changed(facts: SampleFacts) -> Iterator[Found]:
 def experts_form_changed(facts: SampleFacts) -> Iterator[Found]:
     """Routes come in one form, nested lists or an envelope of one dtype, in all turns."""
     before, routes = facts.routes_before, facts.sample.routes
-    if _experts(facts) is not None and before is not None and routes is not None and routes.form != before.form:
+    if _experts(facts) is not None and before is not None and routes is not None and routes.form not in before.forms:
         yield facts.sample.found(f"routes come as {routes.form}, and as {before.form} in turn {before.turn}", ROUTES)
 
 
@@ -214,6 +227,7 @@ RULES: tuple[Rule[SampleFacts], ...] = (
     experts_unreadable,
     experts_generation_only,
     experts_one_short,
+    experts_empty,
     experts_short,
     experts_extra,
     expert_range,

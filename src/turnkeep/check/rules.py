@@ -25,8 +25,9 @@ Made from the code (`turnkeep.check.rules.rules_page`); a test holds this page e
 
 A finding names rollout, turn, item, field and index, as far as it has them, and says what to do. With `--for` only the
 rules of that reader apply, with its severities: `nemo-rl` is NeMo RL's Gym environment, `trl` is TRL's NeMo Gym
-example, `verl` is verl's agent loop, `atif` is a strict ATIF document. Without it all rules apply, and an error is what
-breaks the contract or every trainer. Exit code 0 says that there is no error, 1 that there is one.
+example, `verl` is verl's agent loop, `atif` is a strict ATIF document: its errors are what `turnkeep export atif`
+refuses. Without it all rules apply that have a severity under `all`, and an error is what breaks the contract or every
+trainer. Exit code 0 says that there is no error, 1 that there is one.
 
 What is known of readers is from their sources and documents as of 2026-08: NeMo RL 7ea279a, NeMo Gym 0.7.0, ATIF RFC
 0001. TRL was read as far as its example goes. Of verl it is known that it trains one sequence of tokens and fills

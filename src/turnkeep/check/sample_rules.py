@@ -34,7 +34,11 @@ def log_prob_count(facts: SampleFacts) -> Iterator[Found]:
         yield sample.found(sample.fault.message, LOG_PROBS)
 
 
-@rule(For(ERROR, ERROR, ERROR, ERROR, ERROR), source="contract 1.5; NeMo RL rejects NaN", todo=_BUILT)
+@rule(
+    For(ERROR, ERROR, ERROR, ERROR, ERROR),
+    source="contract 1.5; NeMo RL rejects NaN",
+    todo="Capture refuses NaN and infinities, and takes an integer that no float64 reaches: look at what wrote it.",
+)
 def log_prob_finite(facts: SampleFacts) -> Iterator[Found]:
     """Log probs are finite numbers."""
     log_probs = facts.sample.log_probs
@@ -80,17 +84,17 @@ def token_range(facts: SampleFacts) -> Iterator[Found]:
     todo="History was rewritten, tokenized again, or came from another branch: replay turns natively and only append.",
 )
 def prompt_contiguity(facts: SampleFacts) -> Iterator[Found]:
-    """A prompt begins with the prompt and the generation of the trainable item before it, token for token."""
-    sample, before = facts.sample, facts.before
-    if before is None or not sample.is_trainable:
+    """A prompt begins with the prompt and the generation of the trainable item before it, token for token.
+
+    Where it begins with those of the last item that did so, the one between is at fault, and this one is not.
+    """
+    sample, before, index = facts.sample, facts.before, facts.parts_at
+    if before is None or index is None:
         return
     prompt, old, new = sample.prompt, before.prompt, before.generation
     assert prompt is not None
     assert old is not None
     assert new is not None
-    index = first_difference(prompt, old, new)
-    if index is None:
-        return
     expected = int(old[index] if index < len(old) else new[index - len(old)])
     where = f"the {'prompt' if index < len(old) else 'generation'} of turn {before.turn}"
     there = f"id {int(prompt[index])}" if index < len(prompt) else "nothing more"
@@ -127,24 +131,10 @@ def generation_empty(facts: SampleFacts) -> Iterator[Found]:
     todo="Have the server send the ids of the whole prompt, history included.",
 )
 def prompt_empty(facts: SampleFacts) -> Iterator[Found]:
-    """What was generated came after a prompt."""
+    """What was generated first came after a prompt (a later prompt without tokens is not contiguous)."""
     sample = facts.sample
-    if sample.is_trainable and sample.prompt is not None and not len(sample.prompt):
+    if facts.before is None and sample.is_trainable and sample.prompt is not None and not len(sample.prompt):
         yield sample.found("tokens were generated, and the prompt has none", PROMPT)
-
-
-def first_difference(prompt: Array, old: Array, new: Array) -> int | None:
-    """Where `prompt` [P] first differs from `old` [p] followed by `new` [g], which it has to begin with; or None."""
-    start = 0
-    for tokens in (old, new):
-        part = prompt[start : start + len(tokens)]
-        differs = np.flatnonzero(part != tokens[: len(part)])
-        if differs.size:
-            return start + int(differs[0])
-        if len(part) < len(tokens):
-            return start + len(part)
-        start += len(tokens)
-    return None
 
 
 def _is_count(sample: Sample) -> bool:

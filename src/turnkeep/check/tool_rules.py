@@ -17,10 +17,22 @@ _STRICT = "Gym's strict ATIF export: each call is answered exactly once, ids are
 def duplicate_call_id(facts: RolloutFacts) -> Iterator[Found]:
     """No two tool calls of a rollout have the same id."""
     first: dict[str, Step] = {}
-    for step in facts.steps:
+    for step in facts.talk.steps:
         if not step.is_result and (before := first.setdefault(step.id, step)) is not step:
             where = f"turn {before.turn}, item {before.item}" if before.item is not None else "a request"
             yield Found(f"{step.id!r} is also the id of a call in {where}", step.turn, step.call, step.item, "call_id")
+
+
+@rule(
+    For(None, None, None, None, ERROR),
+    source="a document has one step for a call; two of one id cannot be told apart",
+    todo="Put turns themselves into the history, not items made of them.",
+)
+def call_id_twice(facts: RolloutFacts) -> Iterator[Found]:
+    """No request has a call of its own with the id of a call before it."""
+    for step in facts.talk.copies:
+        message = f"a request has another call of the id {step.id!r}, which stands before it already"
+        yield Found(message, step.turn, step.call, field="call_id")
 
 
 @rule(
@@ -33,7 +45,7 @@ def unanswered_call(facts: RolloutFacts) -> Iterator[Found]:
     last = _last_turn(facts)
     for step in _unanswered(facts):
         if step.turn != last:
-            yield Found(f"no request has a result for {step.id!r}", step.turn, step.call, step.item, "call_id")
+            yield Found(f"nothing has a result for {step.id!r}", step.turn, step.call, step.item, "call_id")
 
 
 @rule(
@@ -58,7 +70,7 @@ def unanswered_last_call(facts: RolloutFacts) -> Iterator[Found]:
 def result_without_call(facts: RolloutFacts) -> Iterator[Found]:
     """A tool result has the id of a call that came before it."""
     called = set()
-    for step in facts.steps if not facts.unreadable else ():
+    for step in facts.talk.steps if not facts.unreadable else ():
         if not step.is_result:
             called.add(step.id)
         elif step.id not in called:
@@ -70,7 +82,7 @@ def result_twice(facts: RolloutFacts) -> Iterator[Found]:
     """A tool call has one result."""
     calls: Counter[str] = Counter()
     results: Counter[str] = Counter()
-    for step in facts.steps:
+    for step in facts.talk.steps:
         (results if step.is_result else calls)[step.id] += 1
         if step.is_result and results[step.id] > calls[step.id] > 0:
             yield Found(f"another result for {step.id!r}", step.turn, step.call, field="call_id")
@@ -82,14 +94,17 @@ def result_twice(facts: RolloutFacts) -> Iterator[Found]:
     todo="Put results into the history in the order of the calls.",
 )
 def results_out_of_order(facts: RolloutFacts) -> Iterator[Found]:
-    """The results of a turn's calls come in the order of the calls."""
+    """The results of a turn's calls come in the order of the calls (of two for one call, the first is looked at)."""
     called: dict[str, int] = {}
+    answered: set[str] = set()
     highest: dict[int | None, int] = {}
     told: set[int | None] = set()
-    for step in facts.steps:
+    for step in facts.talk.steps:
         if not step.is_result:
             called[step.id] = len(called)
-        elif (place := called.get(step.id)) is not None:
+            answered.discard(step.id)
+        elif step.id not in answered and (place := called.get(step.id)) is not None:
+            answered.add(step.id)
             if place < highest.get(step.turn, place) and step.turn not in told:
                 told.add(step.turn)
                 yield Found(f"the result for {step.id!r} comes late", step.turn, step.call, field="call_id")
@@ -113,12 +128,11 @@ def _unanswered(facts: RolloutFacts) -> Iterator[Step]:
     """The calls of turns that have no result, as far as results can be known."""
     if not facts.knows_results:
         return
-    results = Counter(step.id for step in facts.steps if step.is_result)
-    for step in facts.steps:
-        if not step.is_result:
-            results[step.id] -= 1
-            if results[step.id] < 0 and step.item is not None:
-                yield step
+    answered = {step.id for step in facts.talk.steps if step.is_result}
+    for step in facts.talk.steps:
+        if not step.is_result and step.item is not None and step.id not in answered:
+            answered.add(step.id)  # another call of the same id is a duplicate, and named as that
+            yield step
 
 
 def _last_turn(facts: RolloutFacts) -> int:
@@ -127,6 +141,7 @@ def _last_turn(facts: RolloutFacts) -> int:
 
 RULES: tuple[Rule[RolloutFacts], ...] = (
     duplicate_call_id,
+    call_id_twice,
     unanswered_call,
     unanswered_last_call,
     result_without_call,

@@ -3,28 +3,55 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from turnkeep.check.facts import TurnFacts, strings
+from turnkeep.check.facts import PROMPT, TurnFacts, strings
 from turnkeep.check.finding import ERROR, NOTE, WARNING, For, Found, Rule, rule
+from turnkeep.check.plain import read_arguments
 from turnkeep.errors import TurnkeepError
 from turnkeep.history.agreement import part_disagreement
 from turnkeep.history.projection import BY_ITEMS
 from turnkeep.rollout.conversation import is_output, literal_items
 from turnkeep.rollout.evidence import CallRecord
 from turnkeep.rollout.view import RolloutView
-from turnkeep.wire.json import InexactJson, NotJson, loads
 
 
 @rule(
-    For(WARNING, WARNING, WARNING, WARNING, NOTE),
+    For(WARNING, WARNING, WARNING, WARNING, ERROR),
     source="contract 3.1",
     todo="The token ids are of what the policy said, not of what stands here now: the turn replays by its public text.",
 )
 def edited_turn(facts: TurnFacts) -> Iterator[Found]:
-    """The public fields of a turn still say what its native items say."""
-    if any(part.native is not None for part in facts.turn.parts):
-        for item, part in enumerate(facts.turn.parts):
-            if (why := part_disagreement(part)) is not None:
-                yield facts.found(f"this part was changed: {why}", item)
+    """The public fields of a turn with generated token ids still say what its native items say."""
+    if any(sample.is_trainable for sample in facts.samples):
+        yield from _changed_parts(facts)
+
+
+@rule(
+    For(NOTE, NOTE, NOTE, NOTE, NOTE),
+    source="contract 3.1",
+    todo="Nothing: the turn replays by its public text, and no token ids are trained on that are of another.",
+)
+def edited_turn_without_ids(facts: TurnFacts) -> Iterator[Found]:
+    """The public fields of a turn without token ids still say what its native items say."""
+    native = any(part.native is not None for part in facts.turn.parts)
+    if native and not any(sample.is_trainable for sample in facts.samples):
+        yield from _changed_parts(facts)
+
+
+def _changed_parts(facts: TurnFacts) -> Iterator[Found]:
+    for item, part in enumerate(facts.turn.parts):
+        if (why := part_disagreement(part)) is not None:
+            yield facts.found(f"this part was changed: {why}", item)
+
+
+@rule(
+    For(NOTE, None, None, None, ERROR),
+    source="a step of an ATIF document, and a row of a table, has room for the ids of one item",
+    todo="Look at the server that sent them: Gym puts the ids of a policy call on its last item.",
+)
+def token_ids_twice(facts: TurnFacts) -> Iterator[Found]:
+    """One item of a turn has generated token ids."""
+    for sample in [sample for sample in facts.samples if sample.is_trainable][:-1]:
+        yield facts.found("a later item of the turn has token ids too", sample.item, PROMPT)
 
 
 @rule(
@@ -33,9 +60,13 @@ def edited_turn(facts: TurnFacts) -> Iterator[Found]:
     todo="Mask it or leave it out where an unfinished answer must not be learned; see max_output_tokens.",
 )
 def truncated(facts: TurnFacts) -> Iterator[Found]:
-    """A response is not cut off at the token limit."""
-    if facts.turn.finish_reason == "length":
+    """A response is not cut off at the token limit, and none of its items is incomplete."""
+    reason = facts.turn.finish_reason
+    if reason == "length":
         yield facts.found("the response was cut at max_output_tokens", field="finish_reason")
+    for item, part in enumerate(facts.turn.parts) if reason not in ("length", "error") else ():
+        if part.native is not None and part.native.get("status") == "incomplete":
+            yield facts.found("the item is incomplete", item, "status")
 
 
 @rule(
@@ -56,9 +87,7 @@ def failed_response(facts: TurnFacts) -> Iterator[Found]:
 )
 def arguments_not_json(facts: TurnFacts) -> Iterator[Found]:
     """The arguments of a tool call are JSON that can be read exactly."""
-    for item, part in enumerate(facts.turn.parts):
-        if part.kind == "tool_call" and isinstance(why := _arguments(part.arguments), str):
-            yield facts.found(f"the arguments of {part.name} are no exact JSON: {why}", item, "arguments")
+    return _arguments(facts, "not-json")
 
 
 @rule(
@@ -68,9 +97,17 @@ def arguments_not_json(facts: TurnFacts) -> Iterator[Found]:
 )
 def arguments_not_object(facts: TurnFacts) -> Iterator[Found]:
     """The arguments of a tool call are a JSON object."""
-    for item, part in enumerate(facts.turn.parts):
-        if part.kind == "tool_call" and _arguments(part.arguments) is False:
-            yield facts.found(f"the arguments of {part.name} are JSON, and no object", item, "arguments")
+    return _arguments(facts, "not-object")
+
+
+@rule(
+    For(NOTE, None, None, None, ERROR),
+    source="validators have limits of their own",
+    todo="The policy wrote this. Export leniently: the exact text then stands in extra.",
+)
+def arguments_too_deep(facts: TurnFacts) -> Iterator[Found]:
+    """The arguments of a tool call are nested at most 100 levels deep."""
+    return _arguments(facts, "too-deep")
 
 
 @rule(
@@ -129,20 +166,22 @@ def _is_assistants(item: Mapping[str, Any]) -> bool:
     return not is_output(item) and (kind in ("function_call", "reasoning") or item.get("role") == "assistant")
 
 
-def _arguments(text: str) -> bool | str:
-    """Whether a text is a JSON object, or why it is no exact JSON."""
-    try:
-        return isinstance(loads(text), dict)
-    except (NotJson, InexactJson) as error:
-        return str(error)
+def _arguments(facts: TurnFacts, fault: str) -> Iterator[Found]:
+    """The tool calls whose arguments have this fault."""
+    for item, part in enumerate(facts.turn.parts):
+        if part.kind == "tool_call" and (read := read_arguments(part.arguments)).fault == fault:
+            yield facts.found(f"the arguments of {part.name} {read.why}", item, "arguments")
 
 
 RULES: tuple[Rule[TurnFacts], ...] = (
     edited_turn,
+    edited_turn_without_ids,
+    token_ids_twice,
     truncated,
     failed_response,
     arguments_not_json,
     arguments_not_object,
+    arguments_too_deep,
     usage_differs,
     reasoning_dropped,
 )

@@ -120,7 +120,7 @@ def _print_refused(refused: Sequence["Examined"], examined: int, *, lenient: boo
 
 
 def _where(reason: "Finding") -> str:
-    places = (("turn", reason.turn), ("item", reason.item), ("field", reason.field))
+    places = (("turn", reason.turn), ("item", reason.item), ("field", reason.field), ("index", reason.index))
     found = ", ".join(f"{name} {value}" for name, value in places if value is not None)
     return f" ({found})" if found else ""
 

@@ -12,12 +12,13 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
-from turnkeep.check.finding import Finding
+from turnkeep.check.doctor import check_rollout
+from turnkeep.check.finding import ERROR, Finding
+from turnkeep.check.plain import is_plain
 from turnkeep.errors import ArchiveError, ConfigurationError
 from turnkeep.export.atif_items import write_item, write_result
-from turnkeep.export.atif_plan import Plan, Planned, plan_steps
-from turnkeep.export.atif_strict import refusals
-from turnkeep.export.atif_text import KEY, SCHEMA, extra, is_plain
+from turnkeep.export.atif_plan import Planned, plan_steps
+from turnkeep.export.atif_text import KEY, SCHEMA, extra
 from turnkeep.export.atif_turn import AgentStep, write_turn
 from turnkeep.export.staging import staged_folder
 from turnkeep.rollout.view import RolloutView
@@ -62,6 +63,12 @@ def examine(store: Store, rollouts: Iterable[str]) -> Iterator[Examined]:
     """Each rollout, with what strict export refuses in it. Raises UnknownRollout."""
     for rollout in rollouts:
         yield Examined(rollout, refusals(RolloutView(store, rollout)))
+
+
+def refusals(view: RolloutView) -> list[Finding]:
+    """What strict export refuses, in the order of the turns: what the doctor calls an error for a document."""
+    found = [finding for finding in check_rollout(view, "atif") if finding.severity is ERROR]
+    return sorted(found, key=lambda finding: view.turn_count if finding.turn is None else finding.turn)
 
 
 def export_atif(store: Store, rollouts: Iterable[Examined], target: Path) -> Generator[Written]:
@@ -124,20 +131,20 @@ def _file_name(rollout: str, taken: set[str]) -> str:
 
 def _write_document(view: RolloutView, reasons: Sequence[Finding], models: Any, out: _Hashed) -> int:
     """Write the document of a rollout, a step in memory at a time. Returns the number of steps."""
-    plan = plan_steps(view)
+    steps = plan_steps(view)
     head = {"schema_version": SCHEMA, "session_id": view.id, "trajectory_id": view.id, "agent": _agent(view)}
     out.write(dumps(head)[:-1] + b',"steps":[')
     counted: list[Mapping[str, Any]] = []
     seen: _Tokens | None = None
-    for number, planned in enumerate(plan.steps, 1):
+    for number, planned in enumerate(steps, 1):
         step, seen = _step(view, planned, number, seen)
         _check(models.Step, _plain(step), view, planned.turn, number)
         counted.append(step.metrics)
         out.write((b"," if number > 1 else b"") + _step_text(step))
-    tail = {"final_metrics": _totals(plan, counted), "extra": extra(_about(view, reasons))}
+    tail = {"final_metrics": _totals(steps, counted), "extra": extra(_about(view, reasons))}
     _check(models.Trajectory, {**head, **tail, "steps": []}, view, None, None)
     out.write(b"]," + dumps(tail)[1:] + b"\n")
-    return len(plan.steps)
+    return len(steps)
 
 
 class _Tokens(NamedTuple):
@@ -167,7 +174,7 @@ def _step(view: RolloutView, planned: Planned, number: int, seen: _Tokens | None
 
 def _extends(prompt: Any, seen: _Tokens) -> bool:
     """Whether a prompt begins with the prompt and completion before it."""
-    from turnkeep.check.sample_rules import first_difference
+    from turnkeep.check.facts import first_difference
 
     if not all(hasattr(ids, "dtype") for ids in (prompt, *seen)):  # empty, or beyond 64 bits
         return list(prompt)[: len(seen.prompt) + len(seen.completion)] == [*seen.prompt, *seen.completion]
@@ -204,15 +211,15 @@ def _step_text(step: AgentStep) -> bytes:
     return text
 
 
-def _totals(plan: Plan, counted: list[Mapping[str, Any]]) -> dict[str, Any]:
+def _totals(steps: list[Planned], counted: list[Mapping[str, Any]]) -> dict[str, Any]:
     """The sums over the turns, of what each of them counts."""
-    turns = [metrics for planned, metrics in zip(plan.steps, counted, strict=True) if planned.turn is not None]
+    turns = [metrics for planned, metrics in zip(steps, counted, strict=True) if planned.turn is not None]
     sums = {
         f"total_{name}": sum(metrics[name] for metrics in turns)
         for name in _COUNTS
         if turns and all(name in metrics for metrics in turns)
     }
-    return {**sums, "total_steps": len(plan.steps)}
+    return {**sums, "total_steps": len(steps)}
 
 
 def _agent(view: RolloutView) -> dict[str, Any]:

@@ -15,12 +15,10 @@ from collections.abc import Mapping
 from itertools import product
 from typing import Any, NamedTuple
 
+from turnkeep.check.plain import read_arguments
 from turnkeep.errors import ArchiveError
-from turnkeep.export.atif_text import is_plain
 from turnkeep.wire.json import InexactJson, NotJson, dumps, loads, same
 
-_DEEPEST = 100
-"""Levels of nesting in arguments that are shown as an object: validators have limits of their own."""
 _LITERAL = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
 _STYLES = tuple(
     {"indent": indent, "separators": list(separators), "ascii": ascii}
@@ -30,28 +28,22 @@ _STYLES = tuple(
 )
 
 
-class Arguments(NamedTuple):
-    """Arguments taken apart: the object, its spelling (null: the usual), and why no object can stand for the text."""
+class Spelled(NamedTuple):
+    """Arguments as an object (empty where none can stand for the text), and their spelling (null: the usual)."""
 
     value: dict[str, Any]
     spelling: dict[str, Any] | None
-    fault: str | None = None
 
 
-def take_apart(text: str) -> Arguments:
+def take_apart(text: str) -> Spelled:
     """The object and the spelling of arguments as received."""
-    try:
-        value = loads(text, _DEEPEST)
-    except (NotJson, InexactJson) as error:
-        return Arguments({}, {"text": text}, f"they are no exact JSON: {error}")
-    if not isinstance(value, dict):
-        return Arguments({}, {"text": text}, "they are JSON, and no object")
-    if not is_plain(text) or not is_plain(value):
-        return Arguments({}, {"text": text}, "they hold half of a surrogate pair")
+    value, fault, _ = read_arguments(text)
+    if fault is not None:
+        return Spelled({}, {"text": text})
     if dumps(value).decode() == text:
-        return Arguments(value, None)
+        return Spelled(value, None)
     style = next((style for style in _STYLES if _spell(value, style) == text), None)
-    return Arguments(value, style or _between(text, value))
+    return Spelled(value, style or _between(text, value))
 
 
 def put_together(value: Mapping[str, Any], spelling: Mapping[str, Any] | None) -> str:

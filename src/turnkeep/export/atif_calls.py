@@ -13,7 +13,7 @@ FIELDS = ("call_id", "name", "arguments")
 
 def write_call(id: str, name: str, arguments: str, kept: Mapping[str, Any]) -> dict[str, Any]:
     """A call with what else is to be kept of it: its item, and what ATIF's fields cannot show."""
-    value, spelling, _ = take_apart(arguments)
+    value, spelling = take_apart(arguments)
     own = {
         **kept,
         **({} if spelling is None else {"spelling": spelling}),

@@ -8,9 +8,10 @@ from collections.abc import Mapping
 from copy import deepcopy
 from typing import Any
 
+from turnkeep.check.plain import is_plain
 from turnkeep.errors import ArchiveError
 from turnkeep.export.atif_calls import FIELDS, read_call, write_call
-from turnkeep.export.atif_text import exact, extra, input_places, is_plain, lossy, own_extra, put
+from turnkeep.export.atif_text import exact, extra, input_places, lossy, own_extra, put
 from turnkeep.wire.json import same
 
 _SOURCES = {"system": "system", "developer": "system", "user": "user"}

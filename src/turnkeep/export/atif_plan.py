@@ -29,17 +29,9 @@ class Planned:
     results: list[Result] = field(default_factory=list)
 
 
-class Plan(NamedTuple):
-    """The steps in order, and the call ids of items that a turn's or another item's call has too, with their steps."""
-
-    steps: list[Planned]
-    twice: list[tuple[int, str]]
-
-
-def plan_steps(view: RolloutView) -> Plan:
-    """The steps of a rollout, one turn read at a time. Raises CorruptRecord."""
+def plan_steps(view: RolloutView) -> list[Planned]:
+    """The steps of a rollout in order, one turn read at a time. Raises CorruptRecord."""
     steps: list[Planned] = []
-    twice: list[tuple[int, str]] = []
     owners: dict[str, int] = {}
     late = 0  # outputs since the last step that did not come right after their call
     for said in conversation(view):
@@ -57,11 +49,9 @@ def plan_steps(view: RolloutView) -> Plan:
                 late += 1
             continue
         late = 0
-        ids = _call_ids(view, said.turn, item)
-        twice += [(len(steps), id) for id in ids if said.turn is None and id in owners]
-        owners.update(dict.fromkeys(ids, len(steps)))
+        owners.update(dict.fromkeys(_call_ids(view, said.turn, item), len(steps)))
         steps.append(Planned(said.turn, item))
-    return Plan(steps, twice)
+    return steps
 
 
 def _call_ids(view: RolloutView, turn: int | None, item: Mapping[str, Any] | None) -> list[str]:

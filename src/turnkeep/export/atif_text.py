@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
+from turnkeep.check.plain import is_plain
 from turnkeep.errors import ArchiveError
 from turnkeep.wire.json import merge_surrogates
 
@@ -38,15 +39,6 @@ class Place(NamedTuple):
 def lossy(text: str) -> str:
     """The text as a field can hold it."""
     return _SURROGATE.sub("\ufffd", text)
-
-
-def is_plain(value: Any) -> bool:
-    """Whether a JSON value holds no half of a surrogate pair."""
-    if isinstance(value, str):
-        return _SURROGATE.search(value) is None
-    if isinstance(value, Mapping):
-        return all(is_plain(key) and is_plain(member) for key, member in value.items())
-    return all(map(is_plain, value)) if isinstance(value, (list, tuple)) else True
 
 
 def extra(own: Mapping[str, Any]) -> dict[str, Any]:

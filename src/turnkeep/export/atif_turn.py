@@ -16,9 +16,10 @@ and `"missing": -1`, where some of them are marked as missing.
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from turnkeep.check.plain import is_plain
 from turnkeep.errors import MalformedItem
 from turnkeep.export.atif_calls import FIELDS, write_call
-from turnkeep.export.atif_text import Place, extra, is_plain, move_out, output_places
+from turnkeep.export.atif_text import Place, extra, move_out, output_places
 from turnkeep.export.samples import first_token
 from turnkeep.history.agreement import part_disagreement
 from turnkeep.history.turn import Part, Turn

@@ -8,8 +8,9 @@ the last item of a call), or up to an item that no policy writes. The rest of th
      "row": <the row, null for response.output>,
      "output": [{"turn": 0}, {"item": <an item of no turn>}, {"turn": 1}, ...]}
 
-`{"turn": n, "items": [...]}` is a turn kept without native items (contract 7.9), with its items as they stood. Where
-one of them holds what JSON cannot, `text` is the whole line. docs/gym-rollouts.md tells the same to users.
+`{"turn": n, "items": [...], "fault": {"message", "item", "field", "index"}}` is a turn kept without native items
+(contract 7.9), with its items as they stood, and what is wrong with them (`item` counts in the turn). Where one of them
+holds what JSON cannot, `text` is the whole line. docs/gym-rollouts.md tells the same to users.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -106,7 +107,7 @@ def part_row(line: bytes, scope: str | None, on_malformed: OnMalformed = "refuse
             if on_malformed == "refuse" or error.field not in TRAINING_FIELDS:
                 raise
             turns.append(_capture_public(body, scope, stretch))
-            entry["items"] = _plain(items)
+            entry |= {"items": _plain(items), "fault": _fault(error, stretch)}
         output.append(entry)
     for fault in faults:  # those in items of no turn
         if on_malformed == "refuse" or not _is_training(fault):
@@ -177,6 +178,12 @@ def _raise_fault(faults: Sequence[Fault], stretch: Stretch) -> None:
     found = [fault for fault in faults if fault.path[2] in stretch.items]
     for fault in sorted(found, key=_is_training):
         raise _fault_error(fault)
+
+
+def _fault(error: MalformedItem, stretch: Stretch) -> dict[str, Any]:
+    """What is wrong with a turn: words, and the place, `item` counted in the turn."""
+    item = stretch.items.index(error.item) if error.item in stretch.items else None
+    return {"message": error.message, "item": item, "field": error.field, "index": error.index}
 
 
 def _capture(body: bytes, scope: str | None, stretch: Stretch) -> Turn:

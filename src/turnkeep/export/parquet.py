@@ -8,9 +8,9 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from turnkeep.check.plain import is_plain
 from turnkeep.errors import ArchiveError, ConfigurationError, CorruptRecord, MalformedItem, TurnkeepError
 from turnkeep.export.atif import find_reward
-from turnkeep.export.atif_text import is_plain
 from turnkeep.export.samples import exact_scores, fitting_ids
 from turnkeep.export.staging import staged_folder
 from turnkeep.history.turn import Turn

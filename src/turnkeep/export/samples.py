@@ -62,7 +62,7 @@ def to_training_samples(rollout: RolloutView) -> list[TrainingSample]:
     the generation alone. Raises MalformedItem, which names rollout, turn, item and field, where training fields are
     malformed, rows are for tokens that cannot be known, or a number does not fit; CorruptRecord.
     """
-    from turnkeep.check.sample_rules import first_difference  # the rules need NumPy
+    from turnkeep.check.facts import first_difference  # needs NumPy
 
     segments: list[list[Generation]] = []
     before: Sample | None = None
@@ -200,7 +200,8 @@ def exact_scores(rollout: RolloutView, sample: "Sample", scores: "Array") -> "Ar
     if array is None or array.dtype.kind != "f":
         for index, (score, value) in enumerate(zip(scores.tolist(), native[REQUIRED[2]], strict=True)):
             if score != value:
-                raise _malformed(rollout, sample, f"the log prob {value} is no float64", REQUIRED[2], index)
+                told = f"{value}" if abs(value) < 1 << 64 else f"{str(value)[:20]}..."
+                raise _malformed(rollout, sample, f"the log prob {told} is no float64", REQUIRED[2], index)
     return scores
 
 

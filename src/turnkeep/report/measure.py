@@ -5,8 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from turnkeep.check.facts import Array, Sample, read_samples
-from turnkeep.check.sample_rules import first_difference
+from turnkeep.check.facts import Array, Sample, first_difference, read_samples
 from turnkeep.errors import TurnkeepError
 from turnkeep.history.agreement import disagreement
 from turnkeep.history.scope import scopes_match
