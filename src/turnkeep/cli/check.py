@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from turnkeep.check.doctor import check_rollout, is_fit, report_damage
 from turnkeep.check.finding import ERROR, NOTE, PROFILES, WARNING, Finding, Severity
-from turnkeep.cli.output import EXIT_FOUND, console, print_json, printable
+from turnkeep.cli.output import EXIT_FOUND, console, print_json, printable, watched
 from turnkeep.errors import TurnkeepError, UnknownRollout
 from turnkeep.rollout.view import RolloutView
 from turnkeep.store.base import Store
@@ -39,14 +39,12 @@ def check_store(
     as_json: bool,
 ) -> int:
     """Check the named rollouts, or all, and print what was found. Returns the exit code."""
-    from rich.progress import track
-
     with open_store(url, create=False) as store:
         chosen = list(dict.fromkeys(names)) or store.rollouts()
-        watched = track(
-            chosen, "checking", console=console(stderr=True), transient=True, disable=as_json or len(chosen) < 2
-        )
-        found = {name: _check(store, name, profile, vocabulary=vocabulary, experts=experts) for name in watched}
+        found = {
+            name: _check(store, name, profile, vocabulary=vocabulary, experts=experts)
+            for name in watched(chosen, len(chosen), "checking", quiet=as_json)
+        }
     fit = all(map(is_fit, found.values()))
     if as_json:
         rollouts = [

@@ -5,7 +5,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from turnkeep.cli.output import console, print_json
+from turnkeep.cli.output import console, print_json, watched
 
 if TYPE_CHECKING:
     from turnkeep.nooa.migrate import Migrated, To
@@ -37,9 +37,7 @@ def _quiet(events: Iterable[Any], _step: str, _total: int) -> Iterable[Any]:
 
 
 def _bar(events: Iterable[Any], step: str, total: int) -> Iterable[Any]:
-    from rich.progress import track
-
-    return track(events, step, total=total, console=console(stderr=True), transient=True)
+    return watched(events, total, step, quiet=False)
 
 
 def _print(done: "Migrated", store: str) -> None:

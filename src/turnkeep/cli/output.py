@@ -3,7 +3,7 @@
 import os
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn
@@ -93,3 +93,22 @@ def replacing(target: Path) -> Iterator[BinaryIO]:
     except BaseException:
         Path(name).unlink(missing_ok=True)
         raise
+
+
+@contextmanager
+def progress(total: int, words: str, *, quiet: bool) -> Iterator[Callable[[int], None]]:
+    """A progress bar on standard error, where that is a terminal; gives the function that advances it."""
+    from rich.progress import Progress
+
+    bar = console(stderr=True)
+    with Progress(console=bar, transient=True, disable=quiet or not bar.is_terminal) as shown:
+        task = shown.add_task(words, total=total)
+        yield lambda steps: shown.advance(task, steps)
+
+
+def watched[Each](steps: Iterable[Each], total: int, words: str, *, quiet: bool) -> Iterator[Each]:
+    """The steps, with a progress bar where there are several."""
+    with progress(total, words, quiet=quiet or total < 2) as advance:
+        for step in steps:
+            yield step
+            advance(1)

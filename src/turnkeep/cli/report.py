@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from turnkeep.cli.output import console, print_json, printable, replacing
+from turnkeep.cli.output import console, print_json, printable, progress, replacing
 from turnkeep.errors import ConfigurationError
 from turnkeep.rollout.view import RolloutView
 from turnkeep.store.open import open_store
@@ -14,8 +14,6 @@ if TYPE_CHECKING:
 
 def write_report(url: str, rollout: str, target: Path, *, force: bool, as_json: bool) -> None:
     """Write the page of a rollout and print what is in it."""
-    from rich.progress import Progress
-
     if target.exists() and not force:
         raise ConfigurationError(f"{target} is there; --force writes over it", field="out")
     if not target.parent.is_dir():
@@ -27,9 +25,8 @@ def write_report(url: str, rollout: str, target: Path, *, force: bool, as_json: 
         raise _missing(error) from None
     with open_store(url, create=False) as store:
         view = RolloutView(store, rollout)
-        with Progress(console=console(stderr=True), transient=True, disable=as_json) as progress:
-            task = progress.add_task("reading turns", total=view.turn_count)
-            content = gather(view, lambda: progress.advance(task))
+        with progress(view.turn_count, "reading turns", quiet=as_json) as advance:
+            content = gather(view, lambda: advance(1))
         text = render_page(content).encode()
     with replacing(target) as file:
         file.write(text)

@@ -2,12 +2,11 @@
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from turnkeep.cli.output import EXIT_FOUND, console, print_json, printable, replacing
+from turnkeep.cli.output import EXIT_FOUND, console, print_json, printable, progress, replacing
 from turnkeep.errors import ArchiveError, ConfigurationError, MalformedItem
 from turnkeep.export.gym_import import Result, import_gym
 from turnkeep.export.gym_jsonl import Written, export_gym
@@ -33,7 +32,7 @@ def import_gym_files(
             raise ConfigurationError(f"there is no file {path}", field="FILE")
     reports: list[tuple[Path, Counter[str], list[Result]]] = []
     total = sum(path.stat().st_size for path in paths)
-    with open_store(url) as store, _progress(total, "importing", quiet=as_json) as advance:
+    with open_store(url) as store, progress(total, "importing", quiet=as_json) as advance:
         for path in paths:
             counts, refused = Counter[str](), list[Result]()
             for result in import_gym(path, store, scope=scope, on_malformed=on_malformed, name=name):
@@ -148,7 +147,7 @@ def export_gym_file(rollouts: Sequence[str], url: str, target: Path, *, every: b
         raise ConfigurationError(f"the folder of {target} does not exist", field="out")
     with open_store(url, create=False) as store:
         names = store.rollouts() if every else list(dict.fromkeys(rollouts))
-        with replacing(target) as file, _progress(len(names), "exporting", quiet=as_json) as advance:
+        with replacing(target) as file, progress(len(names), "exporting", quiet=as_json) as advance:
             written = [*_advancing(export_gym(store, names, file), advance)]
     unsaid = [each for each in written if each.error is not None or each.remarks]
     if as_json:
@@ -187,13 +186,3 @@ def _print_written(target: Path, written: list[Written]) -> None:
         for remark in each.remarks
     ]
     _print_some(out, "note", lines)
-
-
-@contextmanager
-def _progress(total: int, words: str, *, quiet: bool) -> Iterator[Any]:
-    """A progress bar on standard error, where that is a terminal; gives the function that advances it."""
-    from rich.progress import Progress
-
-    with Progress(console=console(stderr=True), transient=True, disable=quiet) as progress:
-        task = progress.add_task(words, total=total)
-        yield lambda steps: progress.advance(task, steps)

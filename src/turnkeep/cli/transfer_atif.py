@@ -1,14 +1,14 @@
 """`turnkeep export atif` and `import atif`."""
 
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from turnkeep.cli.options import AsJson, Store
-from turnkeep.cli.output import EXIT_FOUND, console, print_json, printable, readable_errors
+from turnkeep.cli.output import EXIT_FOUND, console, print_json, printable, readable_errors, watched
 from turnkeep.errors import ConfigurationError, TurnkeepError
 from turnkeep.export.staging import check_target
 from turnkeep.store.open import DEFAULT_URL, open_store
@@ -64,14 +64,6 @@ def _export(rollouts: Sequence[str], url: str, target: Path, *, every: bool, len
     else:
         _print_written(target, written)
     return EXIT_FOUND if refused else 0
-
-
-def watched[Each](steps: Iterable[Each], total: int, words: str, *, quiet: bool) -> Iterator[Each]:
-    """The steps, with a progress bar on standard error, where that is a terminal and there are several."""
-    from rich.progress import track
-
-    bar = console(stderr=True)
-    yield from track(steps, words, total, console=bar, transient=True, disable=quiet or total < 2)
 
 
 def chosen(rollouts: Sequence[str], there: Sequence[str], *, every: bool) -> list[str]:

@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from turnkeep.cli.options import AsJson, Store
-from turnkeep.cli.output import EXIT_FOUND, console, print_json, printable, readable_errors
-from turnkeep.cli.transfer_atif import chosen, watched
+from turnkeep.cli.output import EXIT_FOUND, console, print_json, printable, readable_errors, watched
+from turnkeep.cli.transfer_atif import chosen
 from turnkeep.export.staging import check_target
 from turnkeep.store.open import DEFAULT_URL, open_store
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from turnkeep.cli.output import EXIT_FOUND, console, print_json, printable
+from turnkeep.cli.output import EXIT_FOUND, console, print_json, printable, watched
 from turnkeep.errors import TurnkeepError
 from turnkeep.rollout.verify import Finding, verify_rollout
 from turnkeep.rollout.view import RolloutView
@@ -12,15 +12,10 @@ from turnkeep.store.open import open_store
 
 def verify_store(url: str, rollout: str | None, *, as_json: bool) -> int:
     """Verify one rollout, or all, and print what was found. Returns the exit code."""
-    from rich.progress import track
-
     with open_store(url, create=False) as store:
         damage: list[str] = getattr(store, "check_file", list)()
         names = [rollout] if rollout is not None else store.rollouts()
-        watched = track(
-            names, "verifying", console=console(stderr=True), transient=True, disable=as_json or len(names) < 2
-        )
-        results = {name: _verify(store, name) for name in watched}
+        results = {name: _verify(store, name) for name in watched(names, len(names), "verifying", quiet=as_json)}
     sound = not damage and not any(findings for _, findings in results.values())
     if as_json:
         rollouts = [
