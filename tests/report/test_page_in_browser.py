@@ -167,6 +167,9 @@ def test_a_long_page_draws_what_is_looked_at(browser: "Browser", pages: Path, sc
     page = opened.page
     page.emulate_media(color_scheme="dark" if scheme == "dark" else "light")
     page.locator("#charts .fig[data-drawn]").first.wait_for()
+    assert (
+        page.locator("#charts .fig:not([data-drawn]), #experts .fig:not([data-drawn])").count() == 0
+    )  # out of sight, too
     assert page.locator("#conversation .fig[data-drawn]").count() < 20
     page.goto((pages / "long.html").as_uri() + "#turn-199")
     page.locator("#turn-199 .fig[data-drawn]").wait_for()

@@ -271,10 +271,12 @@
       else if (goal >= 0 && goal < kind.count) choose(goal);
       event.preventDefault();
     });
-    new ResizeObserver((entries) => {
-      const now = entries[0].contentRect.width;
+    function fit(now) {
       if (now && now !== width) { width = now; redraw(); }
-    }).observe(canvas);
+    }
+
+    fit(canvas.clientWidth);
+    new ResizeObserver((entries) => fit(entries[0].contentRect.width)).observe(canvas);
     const listing = figure.querySelector(".listing");
     if (listing) listing.addEventListener("toggle", () => {
       if (listing.open) listing.querySelector("pre").textContent = `token\tid\tlog prob\n${kind.list()}`;
@@ -286,7 +288,7 @@
   const observer = new IntersectionObserver((entries) => {
     for (const entry of entries) if (entry.isIntersecting) { observer.unobserve(entry.target); mount(entry.target); }
   }, { rootMargin: "400px" });
-  document.querySelectorAll(".fig").forEach((figure) => observer.observe(figure));
+  document.querySelectorAll(".fig").forEach((figure) => figure.dataset.kind === "tokens" ? observer.observe(figure) : mount(figure));
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => redraws.forEach((redraw) => redraw()));
   addEventListener("scroll", () => { tip.style.visibility = "hidden"; }, { passive: true });
 })();
