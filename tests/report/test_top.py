@@ -174,7 +174,9 @@ def test_on_a_terminal_it_goes_on_until_it_is_interrupted(tmp_path: Path) -> Non
         Rollout.open(store, "first").close()
         ours, theirs = pty.openpty()
         command = run("--store", str(path), "--interval", "0.1")
-        with subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True) as process:
+        with subprocess.Popen(
+            command, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True, preexec_fn=heed_interrupts
+        ) as process:
             os.close(theirs)
             read_until(ours, b"first")
             with Rollout.open(store, "second"):
@@ -183,6 +185,11 @@ def test_on_a_terminal_it_goes_on_until_it_is_interrupted(tmp_path: Path) -> Non
             drain(ours)
             assert process.wait(60) == 0
         os.close(ours)
+
+
+def heed_interrupts() -> None:
+    """Let SIGINT interrupt: what was started in the background, as tests may be, hands on that it is ignored."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def read_until(terminal: int, words: bytes) -> None:
