@@ -14,7 +14,7 @@ demo: setup ## see it work: an agent killed, resumed, restored and compared with
 	@.venv/bin/turnkeep demo $(ARGS)
 
 test: setup ## run the tests
-	.venv/bin/pytest $(ARGS)
+	.venv/bin/pytest -n 2 --dist loadfile $(ARGS)
 
 test-gym: setup ## run tests/gym with NeMo Gym 0.7.0 and Python 3.13, in .gym07 (make test runs it with 0.4.0)
 	@scripts/test-gym $(ARGS)

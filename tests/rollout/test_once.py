@@ -139,7 +139,7 @@ def test_only_unfinished_tools_can_be_settled(store: SqliteStore, number: int) -
         assert [record["output"] for record in rollout.tools()] == ["done"]
 
 
-@pytest.mark.parametrize("value", [float("nan"), b"x", {1: 2}, object()], ids=repr)
+@pytest.mark.parametrize("value", [float("nan"), b"x", {1: 2}, object()], ids=["NaN", "bytes", "key", "object"])
 def test_arguments_and_outputs_are_json(store: SqliteStore, value: Any) -> None:
     """What is no JSON is a ConfigurationError: as arguments before the tool runs, as output after it (10.5)."""
     tool = Tool(value)

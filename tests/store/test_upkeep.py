@@ -141,7 +141,9 @@ def test_a_kill_while_pruning_or_compacting_loses_nothing(tmp_path: Path, seed: 
     fill(path, NAMES[1:])
     kept = everything(path, "r-2")
     for _ in range(5):
-        if "r-1" not in SqliteStore(path).rollouts():
+        with SqliteStore(path) as store:
+            gone = "r-1" not in store.rollouts()
+        if gone:
             fill(path, ("r-1",))
         with child(PRUNER, path) as pruner:
             assert heard(pruner) == "ready"
