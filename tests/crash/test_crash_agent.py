@@ -115,9 +115,7 @@ def test_a_killed_agent_goes_on_from_its_evidence(
         view = RolloutView(store, "r")
         turns = [turn.digest for turn in view.turns]
         assert {digest: turns.count(digest) for digest in turns} == uninterrupted
-        assert (view.used, len(view.calls), view.gradable) == (CALLS, CALLS, True)
-        if view.difference is not None:  # of the calls made at once, one that was not recorded came before one that was
-            assert {view.difference[name][:5] for name in ("recorded", "now")} == {"Part "}
+        assert (view.used, len(view.calls), view.difference, view.gradable) == (CALLS, CALLS, None, True)
     steps = effects.read_text().split()
     assert len(steps) == len(set(steps)) <= STEPS
 

@@ -431,3 +431,28 @@ def test_what_is_no_pattern_is_refused() -> None:
     """A pattern that is no regular expression is a ConfigurationError."""
     with pytest.raises(ConfigurationError):
         MadeUpIds(patterns=("(",)).regex()
+
+
+def test_a_call_asked_for_after_all_is_no_difference(tmp_path: Path) -> None:
+    """Of calls made at once an unrecorded one may come first: what looked like a difference is withdrawn, and the one
+    behind it is told (contract 10.2, 10.4)."""
+
+    async def ask(policy: PolicyClient, *texts: str) -> None:
+        for text in texts:
+            await policy.call([user(word) for word in text])
+
+    seen: list[Any] = []
+
+    async def look(policy: PolicyClient, *texts: str) -> None:
+        for text in texts:
+            await ask(policy, text)
+            seen.append(policy.rollout.difference and policy.rollout.difference["now"])
+
+    with scripted(counted) as heard:
+        bench = Bench(tmp_path / "a.db", heard.url)
+        bench.run(lambda policy: ask(policy, "ab", "xy"))
+        bench.run(lambda policy: look(policy, "ac", "xz", "ab", "xy"), rerun=True)
+        assert seen == ["c", "c", "z", None]
+        assert len(heard.bodies) == 4
+    with bench.view() as view:
+        assert (view.used, view.difference) == (4, None)

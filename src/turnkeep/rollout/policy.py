@@ -135,10 +135,13 @@ class PolicyClient:
             return prepared, None
         recorded = rerun.take(prepared, rollout.number_of)
         renamed = rerun.with_recorded_ids(prepared)
-        if recorded is None and rollout.difference is None:
-            difference = rerun.difference(renamed, rollout.number_of, rollout.request)
-            if difference is not None:
-                rollout.record_difference(difference)
+        if recorded is None:
+            rerun.note_difference(renamed, rollout.number_of, rollout.request)
+        if (difference := rerun.difference) != rollout.difference:
+            rollout.record_difference(difference)
+            if difference is None:
+                _log.warning("rollout %s goes the way of its evidence after all", rollout.id)
+            else:
                 _log.warning("rollout %s goes another way than its evidence: %s", rollout.id, difference)
         return renamed, recorded
 

@@ -307,10 +307,10 @@ class Rollout(RolloutView):
             if failure != self._state.failure:
                 self._commit(replace(self._state, failure=failure))
 
-    def record_difference(self, difference: Mapping[str, Any]) -> None:
-        """Keep where a re-run went another way than the evidence."""
+    def record_difference(self, difference: Mapping[str, Any] | None) -> None:
+        """Keep where a re-run went another way than the evidence; None: it did not."""
         with self._lock:
-            self._commit(replace(self._state, difference=dict(difference)))
+            self._commit(replace(self._state, difference=difference))
 
     def add_tool(self, record: Mapping[str, Any]) -> int:
         """Keep that a tool marked `once` begins, before it does. Returns its number."""

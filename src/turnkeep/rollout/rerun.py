@@ -57,6 +57,7 @@ class Rerun:
         self._current: dict[bytes, bytes] = {}
         self._unused = {call.number: call for call in calls if not _to_be_sent_anew(call, calls)}
         self._used: list[CallRecord] = []
+        self._differences: dict[int, dict[str, Any]] = {}
         self._waiting: dict[tuple[Any, ...], list[int]] = {}
         for call in self._unused.values():
             self._waiting.setdefault(self._key(call.request.entries, call.request.tail), []).append(call.number)
@@ -75,6 +76,7 @@ class Rerun:
             if self._rename_to(self._ids(record.entries, record.tail), recorded):
                 waiting.remove(number)
                 self._used.append(self._unused.pop(number))
+                self._differences.pop(number, None)
                 return call
         return None
 
@@ -94,29 +96,40 @@ class Rerun:
         entries = (replace(e, literal=rename(e.literal)) if e.turn is None else e for e in prepared.entries)
         return Prepared(tuple(entries), rename(prepared.tail))
 
-    def difference(
-        self, prepared: Prepared, number_of: Callable[[Turn], int | None], body: Callable[[int], bytes]
-    ) -> dict[str, Any] | None:
-        """Where a request that matched nothing first differs from the recorded one it was to be, or None.
+    @property
+    def difference(self) -> dict[str, Any] | None:
+        """Where the agent went another way than the evidence: the first recorded call that it has not come to, or None.
 
-        The recorded one is that which shares the most entries with it. None where the request goes on from one that
-        was used, further than any that is left: the agent has merely got beyond what was recorded.
+        What was met is `note_difference`'s; it is withdrawn when the recorded call is asked for after all, as one of
+        several calls made at once may be.
+        """
+        return next(iter(self._differences.values()), None)
+
+    def note_difference(
+        self, prepared: Prepared, number_of: Callable[[Turn], int | None], body: Callable[[int], bytes]
+    ) -> None:
+        """Note where a request that matched nothing first differs from the recorded one it was to be.
+
+        The recorded one is that which shares the most entries with it. There is none where the request goes on from
+        one that was used, further than any that is left: the agent has merely got beyond what was recorded.
         """
         record, blobs = prepared.record(number_of)
         for digest, text in blobs.items():
             self._shape(digest, text)
         left = max(self._unused.values(), key=lambda call: self._shared(call, record.entries), default=None)
-        if left is None:
-            return None
+        if left is None or left.number in self._differences:
+            return
         beyond = max((self._shared(call, record.entries) for call in self._used), default=-1)
         if self._shared(left, record.entries) < beyond:
-            return None
+            return
         path, recorded, now = first_difference(loads(body(left.number)), loads(b"".join(prepared.chunks())))
-        return {"call": left.number, "path": path, "recorded": _brief(recorded), "now": _brief(now)}
+        found = {"call": left.number, "path": path, "recorded": _brief(recorded), "now": _brief(now)}
+        self._differences[left.number] = found
 
     def _shared(self, call: CallRecord, entries: Sequence[Ref]) -> int:
-        pairs = list(zip(map(self._entry_key, call.request.entries), map(self._entry_key, entries), strict=False))
-        return next((n for n, (one, other) in enumerate(pairs) if one != other), len(pairs))
+        recorded, now = call.request.entries, entries
+        pairs = zip(map(self._entry_key, recorded), map(self._entry_key, now), strict=False)
+        return next((n for n, (one, other) in enumerate(pairs) if one != other), min(len(recorded), len(now)))
 
     def _key(self, entries: Sequence[Ref], tail: str) -> tuple[Any, ...]:
         return (*map(self._entry_key, entries), self._shape(tail).digest)
