@@ -305,9 +305,11 @@ def test_the_difference_is_with_the_nearest_request(tmp_path: Path) -> None:
         assert view.difference == {"call": 1, "path": "input[2].content", "recorded": "c", "now": "e"}
 
 
-def test_a_failure_at_the_end_is_sent_anew(tmp_path: Path) -> None:
-    """A transport failure that ended the run is not failed again but sent as a call of its own, charged (10.4)."""
-    with scripted(lambda body, number: Said(400, b"no") if number == 1 else counted(body, number)) as heard:
+@pytest.mark.parametrize("bad", [Said(400, b"no"), Said(200, b"no")], ids=["refused", "no JSON"])
+def test_a_failure_at_the_end_is_sent_anew(tmp_path: Path, bad: Said) -> None:
+    """A transport failure that ended the run is not failed again but sent again under its charge, its bytes kept (as a
+    call in flight is, contract 10.3)."""
+    with scripted(lambda body, number: bad if number == 1 else counted(body, number)) as heard:
         bench = Bench(tmp_path / "a.db", heard.url)
         with pytest.raises(TransportFailure):
             bench.run(talking("a", "b"))
@@ -316,7 +318,7 @@ def test_a_failure_at_the_end_is_sent_anew(tmp_path: Path) -> None:
         again, failed = (json.loads(body)["input"] for body in heard.bodies[:0:-1])
         assert again == failed
         with bench.view() as view:
-            assert (view.used, view.gradable, view.difference) == (3, True, None)
+            assert (view.used, view.gradable, view.difference) == (2, True, None)
             assert view.attempt_bodies(1) == [b"no"]
             assert list(verify_rollout(view)) == []
 
@@ -331,7 +333,26 @@ def test_a_failure_that_a_later_try_made_up_for_is_not_met_again(tmp_path: Path)
         assert bench.run(talking("a", "b"), rerun=True) == turns
         assert len(heard.bodies) == 3
         with bench.view() as view:
-            assert (view.used, view.gradable, view.difference) == (3, True, None)
+            assert (view.used, view.gradable, view.difference) == (2, True, None)
+
+
+def test_a_failure_that_the_agent_went_on_from_is_met_again_before_its_equal(tmp_path: Path) -> None:
+    """A request that failed, another, and the first once more: a re-run meets them in that order (contract 10.2)."""
+
+    async def ask(policy: PolicyClient) -> list[str]:
+        said = []
+        for word in ("x", "y", "x"):
+            try:
+                said.append((await policy.call([user(word)])).content)
+            except TransportFailure as error:
+                said.append(error.message)
+        return said
+
+    with scripted(lambda body, number: Said(400, b"no") if number == 0 else counted(body, number)) as heard:
+        bench = Bench(tmp_path / "a.db", heard.url)
+        said = bench.run(ask)
+        assert bench.run(ask, rerun=True) == said
+        assert len(heard.bodies) == 3
 
 
 def test_earlier_failures_come_again(tmp_path: Path) -> None:

@@ -118,7 +118,7 @@ class PolicyClient:
         elif not recorded.in_flight:
             self.rollout.add_gaps(gaps)
             return Answer(self._answer_again(recorded), recorded.number)
-        else:  # it was in flight when the process died: sent again, under its first charge
+        else:  # in flight when the process died, or reopened: sent again, under its first charge
             number, length = recorded.number, recorded.request.length
         return Answer(self._take(number, *await self._exchange(number, prepared, length)), number)
 
@@ -134,6 +134,8 @@ class PolicyClient:
         if rerun is None:
             return prepared, None
         recorded = rerun.take(prepared, rollout.number_of)
+        if recorded is not None and recorded.number in rerun.to_be_sent_anew:
+            recorded = rollout.reopen_call(recorded.number)
         renamed = rerun.with_recorded_ids(prepared)
         if recorded is None:
             rerun.note_difference(renamed, rollout.number_of, rollout.request)

@@ -293,6 +293,22 @@ class Rollout(RolloutView):
             failure = error.to_json()
             self._put_call(replace(self._state, failure=failure), replace(self._calls[call], failure=failure), {})
 
+    def reopen_call(self, call: int) -> CallRecord:
+        """Make a failed call one that is in flight, to be sent again under its charge. Gives its record.
+
+        What it had got stays with it: a response that was none becomes an attempt.
+        """
+        with self._lock:
+            failed, blobs = self._calls[call], {}
+            attempts = failed.attempts
+            if (body := self.response(call)) is not None:
+                blobs[sha256_hex(body)] = body
+                reason = str((failed.failure or {}).get("message", ""))
+                attempts = (*attempts, Attempt(reason, None, sha256_hex(body)))
+            reopened = replace(failed, attempts=attempts, response=None, body=(), failure=None)
+            self._put_call(self._state, reopened, blobs)
+            return reopened
+
     def record_failure(self, error: TurnkeepError) -> None:
         """Keep a failure that came before any policy call was charged, such as a PreparationFailure."""
         with self._lock:

@@ -5,6 +5,7 @@ one-to-one renaming of the ids that the agent's runtime makes up; the renaming i
 request that goes out carries the recorded ids, so that its prompt stays an extension of the recorded ones.
 """
 
+import itertools
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -55,14 +56,13 @@ class Rerun:
         self._shapes: dict[str, _Shape] = {}
         self._recorded: dict[bytes, bytes] = {}
         self._current: dict[bytes, bytes] = {}
-        self._unused = {call.number: call for call in calls if not _to_be_sent_anew(call, calls)}
+        self._unused = {call.number: call for call in calls}
+        self.to_be_sent_anew = _failed_at_the_end(calls)
         self._used: list[CallRecord] = []
         self._differences: dict[int, dict[str, Any]] = {}
         self._waiting: dict[tuple[Any, ...], list[int]] = {}
         for call in self._unused.values():
             self._waiting.setdefault(self._key(call.request.entries, call.request.tail), []).append(call.number)
-        for numbers in self._waiting.values():
-            self._leave_out_what_succeeded_later(numbers)
 
     def take(self, prepared: Prepared, number_of: Callable[[Turn], int | None]) -> CallRecord | None:
         """The first recorded call not yet used whose request equals this one, or None. It is used from now on."""
@@ -79,13 +79,6 @@ class Rerun:
                 self._differences.pop(number, None)
                 return call
         return None
-
-    def _leave_out_what_succeeded_later(self, numbers: list[int]) -> None:
-        """Of equal requests, leave out transport failures before an answered one: a later try made up for them."""
-        answered = max((number for number in numbers if self._unused[number].turn is not None), default=-1)
-        for number in [number for number in numbers if number < answered and _is_transport(self._unused[number])]:
-            numbers.remove(number)
-            del self._unused[number]
 
     def with_recorded_ids(self, prepared: Prepared) -> Prepared:
         """The request with every made-up id renamed back to the recorded one; turns stay as they are."""
@@ -160,12 +153,13 @@ class Rerun:
         return True
 
 
-def _to_be_sent_anew(call: CallRecord, calls: Sequence[CallRecord]) -> bool:
-    """Transport failures that nothing but their like came after ended the run: such a call is sent anew, not failed."""
-    return all(_is_transport(later) for later in calls if later.number >= call.number)
+def _failed_at_the_end(calls: Sequence[CallRecord]) -> frozenset[int]:
+    """The calls that ended in transport failures which nothing but their like came after: they ended the run."""
+    ended = itertools.takewhile(_is_transport_failure, reversed(calls))
+    return frozenset(call.number for call in ended)
 
 
-def _is_transport(call: CallRecord) -> bool:
+def _is_transport_failure(call: CallRecord) -> bool:
     return call.failure is not None and call.failure["type"] == "TransportFailure"
 
 
