@@ -23,7 +23,9 @@ from turnkeep.gym.config import (
     TASK_ADAPTER,
     TASK_AGENT,
     Setup,
+    check_sampling,
     check_servers,
+    check_workers,
     faults_in_words,
     open_configured_store,
     read_invocation,
@@ -97,6 +99,8 @@ class TurnkeepAgent(SimpleResponsesAPIAgent):  # type: ignore[misc, unused-ignor
         references = {key: getattr(config, key) for key in ("resources_server", "model_server")}
         if isinstance(known, Mapping):  # Gym's unit tests give a client that knows no servers
             check_servers(known, {key: (ref.type, ref.name) for key, ref in references.items()})
+        check_workers(config.num_workers, resume=config.resume)
+        check_sampling(config.sampling)
         nooa = config.nooa
         self._setup = Setup(
             model_server=config.model_server.name,

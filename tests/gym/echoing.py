@@ -48,6 +48,17 @@ async def hide(agent: Echo, request: Any) -> object:
         return "all is well"
 
 
+async def half(agent: Echo, request: Any) -> object:
+    """Give half of a surrogate pair, in an object."""
+    return {"half": "\ud83d"}
+
+
+async def raw(agent: Echo, request: Any) -> object:
+    """Give bytes that are no text, after one policy call."""
+    await agent.say(request.input)
+    return b"\xff"
+
+
 class OwnModel(Agent):  # type: ignore[misc]
     """An agent that would call another policy than the rollout's."""
 

@@ -76,6 +76,10 @@ def nooa(**keys: Any) -> dict[str, Any]:
         (nooa(execution_mode="sandboxed"), "nooa.execution_mode", "only 'embedded' exists"),
         (nooa(init_kwargs={"llm": 1}), "nooa.init_kwargs", "'llm'"),
         (nooa(init_kwargs={"colour": 1}), "nooa.init_kwargs", "colour"),
+        ({"sampling": {"temprature": 1}}, "sampling.temprature", "there is no such key"),
+        ({"sampling": {"temperature": "hot"}}, "sampling.temperature", "valid number"),
+        ({"sampling": {"input": "x"}}, "sampling.input", "comes from the history"),
+        ({"num_workers": 2}, "num_workers", "would answer a row that is to be sampled again from evidence"),
         ({"store": "/proc/none/t.db"}, "store", "cannot be opened for writing"),
         ({"store": "postgres://host/db"}, "store", "cannot be opened for writing"),
         (
@@ -91,6 +95,31 @@ def test_a_fault_names_its_key_in_one_sentence(tmp_path: Path, keys: dict[str, A
     assert told.startswith(f"{key}: ")
     assert words in told
     assert "\n" not in told
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("def x(:\n", "SyntaxError: invalid syntax"),
+        ("import os\nos.no_such_name\n", "AttributeError: module 'os' has no attribute 'no_such_name'"),
+        ("raise RuntimeError('two\\nlines')\n", "RuntimeError: two lines"),
+    ],
+)
+def test_a_module_that_fails_while_it_is_imported_is_said_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, words: str
+) -> None:
+    """Whatever an agent's module raises, the sentence names the key, the module and the error."""
+    name = f"broken_{len(text)}"
+    (tmp_path / f"{name}.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    told = refusal(tmp_path, nooa(agent_class=f"{name}:X"))
+    assert told.startswith(f"nooa.agent_class: {name} cannot be imported: {words}")
+    assert "\n" not in told
+
+
+def test_several_workers_are_taken_where_nothing_is_resumed(tmp_path: Path) -> None:
+    """With `resume: false` every run is a new rollout, whichever process it comes to."""
+    make(tmp_path, num_workers=2, resume=False).close()
 
 
 def refusal(tmp_path: Path, keys: dict[str, Any]) -> str:

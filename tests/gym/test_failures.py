@@ -7,11 +7,13 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import httpx
 import pytest
 from rows import WEATHER, codes, kept, of_the_policy, python, read, result, said, weather_row
 from servers import running_gym
 
+from turnkeep.gym.failures import failure_of
 from turnkeep.gym.resources import CookieConflict, merge_cookies
 from turnkeep.rollout.record import Rollout
 from turnkeep.store.open import open_store
@@ -81,13 +83,13 @@ def test_what_the_policys_failure_is_called(tmp_path: Path, fault: str, failure_
 
 
 def test_a_passing_failure_is_made_good_by_the_next_try(tmp_path: Path) -> None:
-    """After a transient failure the same row, tried again, sends the failed call anew."""
+    """After a transient failure the same row, tried again, sends the failed call anew, under its charge."""
     with running_gym(WORD, agent=echo(tmp_path, "ask"), faults=("503@0,1,2,3",)) as gym:
         failed = read(gym.run(say("x")))
         row = read(gym.run(say("x")))
     assert failed["_ng_failure_class"] == "transient"
     assert row["response"]["output"][0]["content"][0]["text"] == '{"word": "Hello"}'
-    assert (row["turnkeep"]["recorded_calls"], row["turnkeep"]["policy_calls"]) == (1, 2)
+    assert (row["turnkeep"]["recorded_calls"], row["turnkeep"]["policy_calls"]) == (1, 1)
     assert row["turnkeep"]["difference"] is None
 
 
@@ -186,11 +188,52 @@ def test_a_tool_that_cannot_be_reached_is_not_the_policys_failure(tmp_path: Path
     assert row["response"]["output"][-1]["name"] == "return_result"
 
 
+def test_a_verifier_that_breaks_off_leaves_the_turns_and_the_gap(tmp_path: Path) -> None:
+    """Where /verify does not answer, the row is a transient failure with its gap, and has what the policy said."""
+    reference = {"type": "resources_servers", "name": BREAKING}
+    agent = {"store": str(tmp_path / "t.db"), "resources_server": reference}
+    with breaking() as place, running_gym([[result("Cold.")]], agent=agent, extra=place) as gym:
+        row = read(gym.run(weather_row()))
+    assert (row["_ng_failure_class"], row["reward"]) == ("transient", 0.0)
+    assert codes(row) == ["non_trainable_terminal_output", "transient"]
+    assert row["response"]["output"][0]["name"] == "return_result"
+
+
+def test_a_value_that_cannot_be_written_is_a_failure_row(tmp_path: Path) -> None:
+    """An agent that returns what no text can be made of has failed, and its turns are in the row."""
+    with running_gym(WORD, agent=echo(tmp_path, "raw")) as gym:
+        row = read(gym.run(say("x")))
+    assert (row["reward"], row["_ng_failure_class"]) == (0.0, "legitimate")
+    assert [item["type"] for item in row["response"]["output"]] == ["message"]
+
+
+@pytest.mark.parametrize(
+    ("error", "failure_class"),
+    [
+        (aiohttp.ServerDisconnectedError(), "transient"),
+        (aiohttp.ClientOSError(104, "reset"), "transient"),
+        (aiohttp.ConnectionTimeoutError(), "transient"),
+        (aiohttp.ClientPayloadError("cut off"), "transient"),
+        (aiohttp.InvalidURL("x"), "legitimate"),
+        (httpx.ReadTimeout("late"), "transient"),
+        (httpx.ReadError("reset"), "transient"),
+        (httpx.UnsupportedProtocol("x"), "legitimate"),
+    ],
+)
+def test_what_an_adapters_own_http_error_is_called(error: Exception, failure_class: str) -> None:
+    """Connections, timeouts and cut-off bodies of the HTTP clients at hand may pass, and what they are a cause of."""
+    assert failure_of(error, None).failure_class == failure_class
+    above = RuntimeError("no answer")
+    above.__cause__ = error
+    assert failure_of(above, None).failure_class == failure_class
+
+
 def test_one_cookie_with_two_values_is_an_error() -> None:
     """The cookies of both servers go out together; one name with two values cannot, and is named."""
-    assert merge_cookies({"a": "1", "b": "2"}, {"b": "2", "c": "3"}) == {"a": "1", "b": "2", "c": "3"}
+    assert merge_cookies({}, {"a": "1", "b": "2"}, {"b": "2", "c": "3"}) == {"a": "1", "b": "2", "c": "3"}
+    assert merge_cookies({"b": "0"}, {"b": "1"}, {"b": "0"}) == {"b": "1"}
     with pytest.raises(CookieConflict, match="different values: b"):
-        merge_cookies({"b": "1"}, {"b": "2"})
+        merge_cookies({"b": "0"}, {"b": "1"}, {"b": "2"})
 
 
 def test_v1_responses_says_its_failure_as_an_http_error(tmp_path: Path) -> None:

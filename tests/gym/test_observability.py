@@ -34,6 +34,7 @@ def test_observations_are_valid_and_tell_the_run(tmp_path: Path) -> None:
 
     with running_gym(COUNTING, agent={"store": str(tmp_path / "t.db")}, resources=COUNTER) as gym:
         row = read(gym.run(counter_row()))
+    assert row["turnkeep"]["rollout"] == "0-0"
     bundle = AgentObservationBundle.model_validate(row["ng_agent_observations"])
     trajectory = TrajectoryRecord.model_validate(row["ng_trajectory"])
     assert (bundle.source, trajectory.task_id, trajectory.rollout_id) == ("nooa", "0", "0-0")
@@ -52,6 +53,20 @@ def test_observations_are_valid_and_tell_the_run(tmp_path: Path) -> None:
     assert {gap.code for gap in bundle.gaps} == {gap.code for gap in trajectory.gaps} == set(codes(row))
     said = [*row["ng_trajectory"]["turns"], *row["ng_trajectory"]["invocations"][0]["conversation"]]
     assert not [member for each in said for member in each if member in TRAINING_FIELDS]
+
+
+@needs_observations
+def test_a_later_try_is_known_to_gym_by_its_number(tmp_path: Path) -> None:
+    """Gym keeps what it captures of a later try under an id of its own; the rollout in the store has none of it."""
+    from nemo_gym.rollout_collection import _attach_trajectory_record
+
+    asked = counter_row(_ng_attempt_index=2)
+    with running_gym(COUNTING, agent={"store": str(tmp_path / "t.db")}, resources=COUNTER) as gym:
+        row = read(gym.run(asked))
+    assert row["turnkeep"]["rollout"] == "0-0"
+    assert row["ng_trajectory"]["rollout_id"] == "0-0-a2"
+    _attach_trajectory_record(asked, row)
+    assert "producer_trajectory_identity_mismatch" not in [gap["code"] for gap in row["ng_trajectory"]["gaps"]]
 
 
 @needs_observations

@@ -5,7 +5,20 @@ from typing import Any
 
 import httpx
 import pytest
-from rows import COUNTER, COUNTING, WEATHER, codes, counter_row, kept, of_the_policy, python, read, said, weather_row
+from rows import (
+    COUNTER,
+    COUNTING,
+    WEATHER,
+    codes,
+    counter_row,
+    kept,
+    of_the_policy,
+    python,
+    read,
+    result,
+    said,
+    weather_row,
+)
 from servers import MODEL, running_gym
 
 from turnkeep.gym import hop
@@ -128,6 +141,71 @@ def test_arguments_that_break_the_schema_never_reach_the_server(tmp_path: Path) 
     assert row["reward"] == 1.0
 
 
+def test_what_the_agent_does_with_a_tools_values_later_is_not_in_the_row(tmp_path: Path) -> None:
+    """The row has a tool's arguments and output as they were, though the agent's code changes the objects (1.6)."""
+    code = "asked = {'city': 'Oslo'}\nseen = await self.get_weather(**asked)\nseen.clear()\nseen['made'] = 'up'"
+    with running_gym([[python(code)], [result("Cold.")]], agent={"store": str(tmp_path / "t.db")}) as gym:
+        row = read(gym.run(weather_row()))
+    call, output = row["response"]["output"][1:3]
+    assert (call["name"], call["arguments"]) == ("get_weather", '{"city":"Oslo"}')
+    assert output["output"] == '{"city":"Oslo","weather_description":"The weather in Oslo is cold."}'
+
+
+@pytest.mark.parametrize(
+    ("value", "why"),
+    [
+        ("float('nan')", "nan is no JSON number"),
+        ("[{1}]", "JSON cannot hold a set"),
+        ("object", "JSON cannot hold a type"),
+    ],
+)
+def test_arguments_that_json_cannot_hold_are_told_to_the_model(tmp_path: Path, value: str, why: str) -> None:
+    """They reach no server, and end neither the run nor the request."""
+    steps = [[python(f"print(await self.increment_counter(count={value}))")], *COUNTING]
+    with running_gym(steps, agent={"store": str(tmp_path / "t.db")}, resources=COUNTER) as gym:
+        row = read(gym.run(counter_row()))
+    assert row["reward"] == 1.0
+    assert f"Invalid arguments for increment_counter: {why} at $.count" in row["response"]["output"][2]["output"]
+
+
+def test_the_request_in_a_row_is_the_one_that_came(tmp_path: Path) -> None:
+    """Turns restored into the input keep their training fields and what no model names, though a verifier's echo of
+    the request has lost them (1.6)."""
+    ids = {"prompt_token_ids": [1, 2], "generation_token_ids": [3], "generation_log_probs": [-0.5]}
+    text = {"type": "output_text", "text": "Let me see.", "annotations": []}
+    turn = {"id": "m", "type": "message", "role": "assistant", "status": "completed", "content": [text], "odd": 2**70}
+    row = weather_row()
+    asked = {"input": [*row["responses_create_params"]["input"], {**turn, **ids, "routed_experts": "nrlre1:x"}]}
+    asked["input"].append({"role": "user", "content": "Well?"})
+    row["responses_create_params"] = {**row["responses_create_params"], **asked}
+    with running_gym(WEATHER, agent={"store": str(tmp_path / "t.db")}) as gym:
+        assert same(read(gym.run(row))["responses_create_params"], row["responses_create_params"])
+
+
+@pytest.mark.parametrize("path", ["/run", "/v1/responses"])
+def test_a_cookie_that_came_with_the_request_gives_way_to_the_servers_own(tmp_path: Path, path: str) -> None:
+    """A client that brings the model server's cookie of an earlier run gets the new one: that is no conflict."""
+    row = weather_row() if path == "/run" else weather_row()["responses_create_params"]
+    name = f"PolicyModel___{MODEL}"
+    with (
+        running_gym(WEATHER, agent={"store": str(tmp_path / "t.db")}) as gym,
+        httpx.Client(cookies={name: "of-an-earlier-run", "other": "kept"}, timeout=60) as client,
+    ):
+        answer = client.post(gym.agent + path, json=row)
+    assert "error" not in read(answer) or read(answer)["error"] is None
+    assert answer.cookies[name] != "of-an-earlier-run"
+    assert answer.cookies["other"] == "kept"
+
+
+def test_a_value_with_half_a_character_is_told_to_the_verifier(tmp_path: Path) -> None:
+    """A lone surrogate in what the agent returned is escaped, as in all JSON here (1.6)."""
+    nooa = {"agent_class": "echoing:Echo", "invocation_adapter": "echoing:half"}
+    with running_gym(WEATHER, agent={"store": str(tmp_path / "t.db"), "nooa": nooa}) as gym:
+        row = read(gym.run(weather_row()))
+    assert row["response"]["output"][-1]["content"][0]["text"] == r'{"half":"\ud83d"}'
+    assert row.get("error") is None
+
+
 def test_an_item_that_this_gym_refuses_is_kept_in_the_row(tmp_path: Path) -> None:
     """A hosted item is in the row whatever Gym's classes say; where they refuse it the verifier is not shown it."""
     search = {
@@ -174,6 +252,35 @@ def test_v1_responses_runs_one_episode_without_seed_or_verify(tmp_path: Path) ->
     assert answer["status"] == "completed"
     with kept(tmp_path / "t.db", answer["id"].removeprefix("turnkeep-")) as rollout:
         assert same(of_the_policy({"response": answer}), said(rollout))
+
+
+@pytest.mark.parametrize(
+    ("params", "place"),
+    [
+        ({"input": "x", "metadata": [*range(20_000)]}, "metadata: "),
+        ({"input": [{"role": "user", "content": [[*range(20_000)]]}]}, "input.0.content.0: "),
+        (
+            {
+                "input": [
+                    {"role": "user", "content": "x"},
+                    {"type": "message", "role": "assistant", "content": [{"x": 1}]},
+                ]
+            },
+            "input.1",
+        ),
+    ],
+)
+def test_a_refusal_names_the_place_and_does_not_recite_the_value(
+    tmp_path: Path, params: dict[str, Any], place: str
+) -> None:
+    """Of what was given stand the keys and the beginning of the value in the refusal, and no names of Gym's classes."""
+    with running_gym(WEATHER, agent={"store": str(tmp_path / "t.db")}) as gym:
+        answer = gym.run(weather_row(responses_create_params=params))
+    told = answer.json()["error"]["message"]
+    assert answer.status_code == 422
+    assert told.startswith(f"responses_create_params.{place}")
+    assert "NeMoGym" not in told.partition(": ")[0]
+    assert len(told) < 500
 
 
 @pytest.mark.parametrize(

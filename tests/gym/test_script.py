@@ -59,6 +59,23 @@ def test_a_python_of_pyenv_is_found(checkout: Path) -> None:
     assert (checkout / "calls").read_text().splitlines()[0] == f"venv --quiet --python {wanted} .gym07"
 
 
+def test_an_environment_that_cannot_be_made_is_a_failure(checkout: Path) -> None:
+    """With a 3.13 at hand, an environment that uv does not make of it is no reason to skip."""
+    write(checkout / "bin/python3.13", PYTHON.format(fits=0))
+    done = run(checkout)
+    assert done.returncode == 1
+    assert "skipped" not in done.stderr
+    assert done.stderr.splitlines()[-1].startswith("test-gym: .gym07 could not be made with ")
+
+
+def test_without_uv_nothing_is_skipped(checkout: Path) -> None:
+    """Where there is no uv the script says what gets one, and fails."""
+    (checkout / "bin/uv").unlink()
+    done = run(checkout)
+    assert done.returncode == 1
+    assert done.stderr.splitlines() == ["test-gym: there is no uv: make setup gets it"]
+
+
 def test_a_failed_download_is_a_failure(checkout: Path) -> None:
     """With a 3.13 at hand, packages that do not come are no reason to skip: the exit code says so."""
     write(checkout / "bin/python3.13", PYTHON.format(fits=0))

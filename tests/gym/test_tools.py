@@ -7,10 +7,17 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import BaseModel
 
 from turnkeep.errors import ConfigurationError
 from turnkeep.gym.task import TaskAgent, last_user_text
-from turnkeep.gym.tools import invalid, read_output, read_tools, with_tools
+from turnkeep.gym.tools import as_text, invalid, read_output, read_tools, with_tools
+
+
+class Said(BaseModel):
+    """What an agent may return."""
+
+    word: str
 
 
 def tool(properties: dict[str, Any], **more: Any) -> dict[str, Any]:
@@ -75,6 +82,20 @@ def test_the_schema_says_what_is_wrong_with_arguments() -> None:
     schema = {"type": "object", "properties": {"n": {"type": "integer", "minimum": 0}}}
     assert invalid(schema, {"n": -1}) == "-1 is less than the minimum of 0 at $.n"
     assert invalid(schema, {"n": 1}) is None
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ("\ud83d", "\ud83d"),
+        ({"a": "\ud83d", "n": 2**70, "z": -0.0}, r'{"a":"\ud83d","n":1180591620717411303424,"z":-0.0}'),
+        (Said(word="\ud83d"), r'{"word":"\ud83d"}'),
+        (float("nan"), "NaN"),
+    ],
+)
+def test_a_value_as_text_is_exact(value: Any, text: str) -> None:
+    """Text is as it is; all else is JSON with its numbers and lone surrogates, models too (1.6)."""
+    assert as_text(value) == text
 
 
 def test_an_output_is_json_or_text() -> None:

@@ -85,32 +85,22 @@ def tool_items(step: ToolStep) -> list[dict[str, Any]]:
             "id": step.call_id,
             "call_id": step.call_id,
             "name": step.name,
-            "arguments": dumps(step.arguments).decode(),
+            "arguments": step.arguments,
             "status": "completed",
         },
         {
             "type": "function_call_output",
             "call_id": step.call_id,
-            "output": as_text(step.output),
+            "output": step.output,
             "status": "completed" if step.status == "completed" else "incomplete",
         },
     ]
 
 
-def as_text(value: Any) -> str:
-    """A value as the text of a message or an output: text as it is, anything else as JSON."""
-    if isinstance(value, str):
-        return value
-    from pydantic_core import to_json  # the value may be a model, or hold some
-
-    return to_json(value, serialize_unknown=True).decode()
-
-
-def fallback_message(value: Any, items: Sequence[OutputItem]) -> OutputItem | None:
+def fallback_message(text: str | None, items: Sequence[OutputItem]) -> OutputItem | None:
     """The message that tells a verifier what the agent returned; None where the last item says just that already."""
-    if value is None:
+    if text is None:
         return None
-    text = as_text(value)
     last = items[-1].lean if items else {}
     if last.get("type") == "message" and last.get("status", "completed") == "completed":
         said = [block.get("text", "") for block in last.get("content", []) if block.get("type") == "output_text"]

@@ -2,7 +2,7 @@
 
 import importlib
 import inspect
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -16,6 +16,7 @@ from turnkeep.store.open import open_store
 TASK_AGENT = "turnkeep.gym.task:TaskAgent"
 TASK_ADAPTER = "turnkeep.gym.task:solve"
 STORE = "turnkeep.db"
+_LONGEST = 200
 
 type Adapter = Callable[[Any, Any], Awaitable[object]]
 """Calls the agent with a Responses request (Gym's `NeMoGymResponseCreateParamsNonStreaming`)."""
@@ -71,16 +72,61 @@ def read_invocation(
     return Invocation(made, adapter, dict(init_kwargs))
 
 
+def check_sampling(sampling: Mapping[str, Any]) -> None:
+    """That each member is one that Gym's model servers take, and has its type. Raises ConfigurationError."""
+    for name in ("input", "instructions"):
+        if name in sampling:
+            raise ConfigurationError(f"sampling.{name}: it comes from the history")
+    read_request("sampling", {"input": "", **sampling})
+
+
+def read_request(key: str, params: Mapping[str, Any]) -> Any:
+    """Gym's object of a Responses request. Raises ConfigurationError that names the member, below `key`."""
+    from nemo_gym.openai_utils import NeMoGymResponseCreateParamsNonStreaming
+    from pydantic import ValidationError
+
+    try:
+        return NeMoGymResponseCreateParamsNonStreaming.model_validate(params)
+    except ValidationError as error:
+        faults = [{**each, "loc": (key, *_place(each, params))} for each in error.errors()]
+        raise ConfigurationError(_fault_in_words(max(faults, key=lambda each: len(each["loc"])))) from None
+
+
+def _place(error: Mapping[str, Any], value: Any) -> list[str | int]:
+    """Where an error is in the value given: pydantic's place without the types that it tried, which it names too."""
+    place = []
+    for step in error["loc"]:
+        if isinstance(value, Mapping):
+            here = step in value
+        else:
+            here = isinstance(value, Sequence) and isinstance(step, int) and step < len(value)
+        if here:
+            place.append(step)
+            value = value[step]
+    return [*place, error["loc"][-1]] if error["type"] == "missing" else place
+
+
+def check_workers(num_workers: int | None, *, resume: bool) -> None:
+    """That all runs are answered by one process, which alone knows what it answered. Raises ConfigurationError."""
+    if resume and (num_workers or 1) > 1:
+        raise ConfigurationError(
+            f"num_workers: {num_workers} processes do not know of each other which rollouts they have answered, and "
+            "would answer a row that is to be sampled again from evidence; give 1, or resume: false"
+        )
+
+
 def _import(key: str, path: str, what: str) -> Any:
     module_name, colon, name = path.partition(":")
     if not colon or not module_name or not name.isidentifier():
         raise ConfigurationError(f"{key}: {path!r} is not of the form module.path:{what}")
     try:
-        return getattr(importlib.import_module(module_name), name)
-    except ImportError as error:
-        raise ConfigurationError(f"{key}: {module_name} cannot be imported: {error}") from error
-    except AttributeError:
-        raise ConfigurationError(f"{key}: {module_name} has no {name}") from None
+        module = importlib.import_module(module_name)
+    except Exception as error:  # whatever a module raises while it is imported
+        words = f"{type(error).__name__}: {error}".replace("\n", " ")
+        raise ConfigurationError(f"{key}: {module_name} cannot be imported: {words}") from error
+    if not hasattr(module, name):
+        raise ConfigurationError(f"{key}: {module_name} has no {name}")
+    return getattr(module, name)
 
 
 def _check_call(key: str, callee: Any, named: Mapping[str, Any], *given: Any) -> None:
@@ -126,11 +172,16 @@ def faults_in_words(errors: Iterable[Mapping[str, Any]]) -> str:
 
 
 def _fault_in_words(error: Mapping[str, Any]) -> str:
-    if error["type"] == "value_error":  # one of ours, which pydantic has wrapped
-        return str(error["ctx"]["error"])
+    ours = error.get("ctx", {}).get("error")
+    if isinstance(ours, ConfigurationError):  # which pydantic has wrapped
+        return str(ours)
     key = ".".join(map(str, error["loc"]))
     if error["type"] == "extra_forbidden":
         return f"{key}: there is no such key"
     if error["type"] == "missing":
         return f"{key}: this key is needed"
-    return f"{key}: {error['msg']}, not {error['input']!r}"
+    return f"{key}: {_shortened(error['msg'])}, not {_shortened(repr(error['input']))}"
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= _LONGEST else text[: _LONGEST - 3] + "..."

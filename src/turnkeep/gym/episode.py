@@ -13,12 +13,22 @@ from typing import Any
 from turnkeep.errors import TransportFailure
 from turnkeep.gym.config import Setup
 from turnkeep.gym.resources import ResourcesClient, cookie_header
-from turnkeep.gym.tools import Call, Tool, check_visible, invalid, read_output, read_tools, with_tools
+from turnkeep.gym.tools import (
+    Call,
+    Tool,
+    arguments_text,
+    as_text,
+    check_visible,
+    invalid,
+    read_output,
+    read_tools,
+    unwritable,
+    with_tools,
+)
 from turnkeep.history.projection import Entry, project
 from turnkeep.nooa import TurnkeepLLM
 from turnkeep.rollout.policy import Answer, PolicyClient
 from turnkeep.rollout.record import Rollout
-from turnkeep.wire.json import dumps
 
 SAMPLING = ("temperature", "top_p", "max_output_tokens", "top_logprobs", "reasoning", "metadata")
 """Members of a run's request that go into each policy call, and win over the server's `sampling` and NOOA's own."""
@@ -41,16 +51,19 @@ class OutputStep:
 
 @dataclass(slots=True)
 class ToolStep:
-    """A tool of the resources server, called by the agent. Times are in seconds since the epoch."""
+    """A tool of the resources server, called by the agent. Times are in seconds since the epoch.
+
+    `arguments` and `output` are texts of what they were then: the values are the agent's, which may change them.
+    """
 
     call_id: str
     name: str
-    arguments: dict[str, Any]
+    arguments: str
     began: float
     ended: float | None = None
     status: str = "incomplete"
     error: str | None = None
-    output: Any = None
+    output: str = "null"
 
 
 type Step = PolicyStep | OutputStep | ToolStep
@@ -62,11 +75,12 @@ class Episode:
 
     rollout: Rollout
     known_as: str
-    """The id by which Gym knows the run; the rollout's own may have a suffix."""
+    """The id by which Gym knows this try of the run; the rollout's own is without the try, and may have a suffix."""
     recorded: int
     """How many policy calls the rollout held when this run began."""
     steps: list[Step] = field(default_factory=list)
-    value: Any = None
+    value: str | None = None
+    """What the agent returned, as text; None where that was None."""
     fault: TransportFailure | None = None
     """A tool could not be reached: whatever the agent made of it, the run is not to be graded."""
 
@@ -135,7 +149,8 @@ async def run_episode(
         made = with_tools(setup.invocation.agent_class, tools, _caller(episode, resources, tools))
         agent = llm.attach(made(llm=llm, **copy.deepcopy(dict(setup.invocation.init_kwargs))))
         check_visible(agent, tools)
-        episode.value = await setup.invocation.adapter(agent, request)
+        value = await setup.invocation.adapter(agent, request)
+        episode.value = None if value is None else as_text(value)
 
 
 def _caller(episode: Episode, resources: ResourcesClient, tools: Iterable[Tool]) -> Call:
@@ -143,27 +158,28 @@ def _caller(episode: Episode, resources: ResourcesClient, tools: Iterable[Tool])
 
     async def call(name: str, arguments: dict[str, Any]) -> Any:
         number = sum(isinstance(step, ToolStep) for step in episode.steps)
-        step = ToolStep(f"resource_{number}", name, arguments, time.time())
+        step = ToolStep(f"resource_{number}", name, arguments_text(arguments), time.time())
         episode.steps.append(step)
-        if (why := invalid(schemas[name], arguments)) is not None:
+        if (why := unwritable(arguments) or invalid(schemas[name], arguments)) is not None:
             step.status, step.error = "failed", "invalid_arguments"
-            step.output = {"error": f"Invalid arguments for {name}: {why}"}
+            output: Any = {"error": f"Invalid arguments for {name}: {why}"}
         else:
-            await _post(episode, step, resources)
+            output = await _post(episode, step, resources)
+        step.output = as_text(output)
         step.ended = max(step.began, time.time())
-        return step.output
+        return output
 
     return call
 
 
-async def _post(episode: Episode, step: ToolStep, resources: ResourcesClient) -> None:
+async def _post(episode: Episode, step: ToolStep, resources: ResourcesClient) -> Any:
     """Call the tool; what it gives, an HTTP error too, is the agent's to make sense of."""
     try:
-        answered = await resources.post(f"/{step.name}", dumps(step.arguments))
+        answered = await resources.post(f"/{step.name}", step.arguments.encode())
     except TransportFailure as error:
         step.status, step.error = "failed", type(error).__name__
         episode.fault = error
         raise
-    step.output = read_output(answered.body)
     step.status = "completed" if answered.status < 400 else "failed"
     step.error = None if answered.status < 400 else f"http_{answered.status}"
+    return read_output(answered.body)

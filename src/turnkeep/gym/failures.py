@@ -3,6 +3,8 @@
 from collections.abc import Iterator
 from typing import NamedTuple
 
+import httpx
+
 from turnkeep.errors import RolloutBusy, TransportFailure
 from turnkeep.rollout.policy import RETRIED
 from turnkeep.rollout.view import RolloutView
@@ -59,12 +61,14 @@ def _may_pass(error: BaseException) -> bool:
     """Connections, timeouts and server errors, wherever in the chain of causes they are; also another writer."""
     if isinstance(error, TransportFailure):
         return _broke_off(error.status) and (error.status is not None or error.body is None)
-    if isinstance(error, RolloutBusy | TimeoutError | ConnectionError):
+    import aiohttp  # Gym's, whose import takes a while
+
+    of_httpx = (httpx.NetworkError, httpx.TimeoutException, httpx.RemoteProtocolError)
+    of_aiohttp = (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError)
+    if isinstance(error, (RolloutBusy, TimeoutError, ConnectionError, *of_httpx, *of_aiohttp)):
         return True
     status = getattr(error, "status", getattr(getattr(error, "response", None), "status_code", None))
-    if isinstance(status, int):  # aiohttp's and httpx's errors, from an adapter's own calls
-        return status in RETRIED
-    return type(error).__name__ in ("ConnectError", "ReadError", "WriteError", "RemoteProtocolError", "ClientOSError")
+    return isinstance(status, int) and status in RETRIED  # aiohttp's and httpx's, from an adapter's own calls
 
 
 def _last_call_may_pass(rollout: RolloutView) -> bool:

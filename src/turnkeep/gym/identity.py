@@ -42,6 +42,12 @@ def rollout_id(row: Mapping[str, Any]) -> str:
     return found
 
 
+def attempt_id(row: Mapping[str, Any], known_as: str) -> str:
+    """The id by which Gym knows one try of a run: what it captures is kept under it, `-a<n>` from the second try on."""
+    number = row.get("_ng_attempt_index")
+    return f"{known_as}-a{number}" if isinstance(number, int) and number > 0 else known_as
+
+
 def pick(store: Store, known_as: str, kind: str, row: Mapping[str, Any], answered: Collection[str]) -> str:
     """The id in the store for a run that Gym knows as `known_as`: of the rollout to go on with, or of a new one.
 

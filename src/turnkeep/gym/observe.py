@@ -145,7 +145,7 @@ def _timed(step: ToolStep) -> dict[str, Any]:
         "timing_source": "harness",
         "status": step.status,
         "error_type": step.error,
-        "output": tool_items(step)[1]["output"],
+        "output": step.output,
     }
 
 

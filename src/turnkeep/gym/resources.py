@@ -97,12 +97,16 @@ def cookie_header(cookies: Mapping[str, str]) -> dict[str, str]:
     return {"cookie": "; ".join(f"{name}={value}" for name, value in cookies.items())} if cookies else {}
 
 
-def merge_cookies(model: Mapping[str, str], resources: Mapping[str, str]) -> dict[str, str]:
-    """The cookies of both servers, for the answer. Raises CookieConflict where a name has two values."""
-    torn = sorted(name for name in model.keys() & resources.keys() if model[name] != resources[name])
+def merge_cookies(given: Mapping[str, str], model: Mapping[str, str], resources: Mapping[str, str]) -> dict[str, str]:
+    """The cookies of both servers, for the answer. Raises CookieConflict where they set a name to two values.
+
+    `resources` begins with the cookies `given` with the request: one that is as it was given was not set by it.
+    """
+    own = {name: value for name, value in resources.items() if given.get(name) != value}
+    torn = sorted(name for name in model.keys() & own.keys() if model[name] != own[name])
     if torn:
         raise CookieConflict(f"model and resources server set the same cookie to different values: {', '.join(torn)}")
-    return {**model, **resources}
+    return {**resources, **model}
 
 
 class CookieConflict(ValueError):

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 from uuid import uuid4
 
-from turnkeep.errors import ConfigurationError, TurnkeepError
+from turnkeep.errors import ConfigurationError, TransportFailure, TurnkeepError
 from turnkeep.gym import hop, observe
 from turnkeep.gym.answer import (
     NON_TRAINABLE,
@@ -24,7 +24,7 @@ from turnkeep.gym.answer import (
     row_bytes,
     turn_of,
 )
-from turnkeep.gym.config import Setup, faults_in_words
+from turnkeep.gym.config import Setup, read_request
 from turnkeep.gym.episode import Episode, PolicyStep, run_episode
 from turnkeep.gym.failures import (
     FAILURE_DETAILS,
@@ -33,13 +33,14 @@ from turnkeep.gym.failures import (
     Failure,
     failure_of,
 )
-from turnkeep.gym.identity import claim, pick, rollout_id, task_id
+from turnkeep.gym.identity import attempt_id, claim, pick, rollout_id, task_id
 from turnkeep.gym.resources import ResourcesClient, merge_cookies
 from turnkeep.history.gaps import Gap
 from turnkeep.rollout.outcome import outcome
 from turnkeep.rollout.record import Rollout
 from turnkeep.store.base import Store
 from turnkeep.wire.json import InexactJson, NotJson, dumps, loads
+from turnkeep.wire.scan import scan_body
 
 
 class Reply(NamedTuple):
@@ -98,7 +99,7 @@ def read_run(body: bytes, cookies: Mapping[str, str]) -> Asked:
     if not isinstance(row, dict) or not isinstance(row.get("responses_create_params"), dict):
         raise ConfigurationError("a run request is a JSON object with an object responses_create_params")
     params = row["responses_create_params"]
-    return Asked("gym-run", row, params, _gym_request(params), cookies)
+    return Asked("gym-run", row, params, read_request("responses_create_params", params), cookies)
 
 
 def read_responses(body: bytes, cookies: Mapping[str, str], rollout: str | None) -> Asked:
@@ -107,7 +108,7 @@ def read_responses(body: bytes, cookies: Mapping[str, str], rollout: str | None)
     if not isinstance(params, dict):
         raise ConfigurationError("a Responses request is a JSON object")
     row = {"responses_create_params": params, **({} if rollout is None else {"_ng_rollout_id": rollout})}
-    return Asked("gym-responses", row, params, _gym_request(params), cookies)
+    return Asked("gym-responses", row, params, read_request("request", params), cookies)
 
 
 def _read(body: bytes) -> Any:
@@ -117,16 +118,6 @@ def _read(body: bytes) -> Any:
         raise ConfigurationError(f"the body is no JSON that can be kept exactly: {error}") from None
 
 
-def _gym_request(params: Mapping[str, Any]) -> Any:
-    from nemo_gym.openai_utils import NeMoGymResponseCreateParamsNonStreaming
-    from pydantic import ValidationError
-
-    try:
-        return NeMoGymResponseCreateParamsNonStreaming.model_validate(params)
-    except ValidationError as error:
-        raise ConfigurationError(f"responses_create_params: {faults_in_words(error.errors()[:1])}") from None
-
-
 async def answer_run(around: Around, asked: Asked) -> Reply:
     """Seed, run, verify: a graded row, or one that says why it is not."""
     async with AsyncExitStack() as stack:
@@ -134,10 +125,10 @@ async def answer_run(around: Around, asked: Asked) -> Reply:
         if ended.failure is None:
             try:
                 row = await _graded_row(around, asked, ended, resources)
-                reply = Reply(200, row, _cookies(ended, resources))
+                reply = Reply(200, row, _cookies(asked, ended, resources))
                 return _answered(around, ended, reply)
             except Exception as error:  # noqa: BLE001 - one rollout must not end the others
-                ended.failure = failure_of(error, None)
+                _fail(ended, failure_of(error, None))
         return _failed_reply(around, asked, ended, resources)
 
 
@@ -145,9 +136,14 @@ async def answer_responses(around: Around, asked: Asked) -> Reply:
     """Run, without seed and verify: the Responses object, or an HTTP error that says what the run failed with."""
     async with AsyncExitStack() as stack:
         ended, resources = await _attempt(around, asked, stack, seed=False)
-        if ended.failure is not None:
-            return error_reply(ended.failure.status, ended.failure.error, ended.failure.kind)
-        return _answered(around, ended, Reply(200, _response(around, asked, ended), _cookies(ended, resources)))
+        failure = ended.failure
+        if failure is None:
+            try:
+                reply = Reply(200, _response(around, asked, ended), _cookies(asked, ended, resources))
+                return _answered(around, ended, reply)
+            except Exception as error:  # noqa: BLE001 - the answer says what is wrong, as for any other failure
+                failure = failure_of(error, None)
+        return error_reply(failure.status, failure.error, failure.kind)
 
 
 def _answered(around: Around, ended: Ended, reply: Reply) -> Reply:
@@ -182,7 +178,7 @@ async def _attempt(
     try:
         ended = _end(around, run, error)
     except TurnkeepError as broken:  # the store does not give back what the run was told
-        ended = Ended(None, [], failure=failure_of(broken, None))
+        ended = _fail(Ended(None, []), failure_of(broken, None))
     ended.seconds = time.monotonic() - begun
     return ended, resources
 
@@ -199,7 +195,7 @@ def _opened(around: Around, asked: Asked) -> Iterator[Episode]:
     budget = setup.max_policy_calls
     with Rollout.open(around.store, name, scope=setup.scope, max_policy_calls=budget, rerun=setup.resume) as rollout:
         claim(rollout, asked.kind, asked.row)
-        yield Episode(rollout, known_as, recorded=len(rollout.calls))
+        yield Episode(rollout, attempt_id(asked.row, known_as), recorded=len(rollout.calls))
 
 
 async def _run_in_time(around: Around, asked: Asked, run: Episode, resources: ResourcesClient) -> None:
@@ -225,7 +221,7 @@ async def _run_in_time(around: Around, asked: Asked, run: Episode, resources: Re
 def _end(around: Around, run: Episode | None, error: Exception | None) -> Ended:
     """What an agent that returned, or an error that reached the top, makes of a run."""
     if run is None:
-        return Ended(None, [], failure=failure_of(error, None))
+        return _fail(Ended(None, []), failure_of(error, None))
     if run.fault is not None and not isinstance(error, EpisodeTimeout):
         error = run.fault
     result = outcome(run.rollout, error)
@@ -234,9 +230,7 @@ def _end(around: Around, run: Episode | None, error: Exception | None) -> Ended:
     gaps = hop.turn_gaps(turns, ids_expected=around.ids_expected)
     if not result.graded or isinstance(error, EpisodeTimeout):
         run.rollout.add_gaps(gaps)
-        failure = failure_of(error, run.rollout)
-        told = Gap(failure.failure_class, None, FAILURE_DETAILS[failure.failure_class])
-        return Ended(run, items, (*run.rollout.gaps, told), failure=failure)
+        return _fail(Ended(run, items, run.rollout.gaps), failure_of(error, run.rollout))
     if result.reason is not None:
         gaps.append(Gap(result.reason, None, TERMINATION_DETAILS[result.reason]))
     message = fallback_message(run.value, items) if error is None else None
@@ -245,6 +239,13 @@ def _end(around: Around, run: Episode | None, error: Exception | None) -> Ended:
         gaps.append(Gap(NON_TRAINABLE, None, NON_TRAINABLE_DETAIL))
     run.rollout.add_gaps(gaps)
     return Ended(run, items, run.rollout.gaps, result.reason, result.error)
+
+
+def _fail(ended: Ended, failure: Failure) -> Ended:
+    """The same run as one that failed, with the gap that says so."""
+    told = Gap(failure.failure_class, None, FAILURE_DETAILS[failure.failure_class])
+    ended.failure, ended.gaps = failure, (*ended.gaps, told)
+    return ended
 
 
 async def _graded_row(around: Around, asked: Asked, ended: Ended, resources: ResourcesClient | None) -> bytes:
@@ -257,10 +258,18 @@ async def _graded_row(around: Around, asked: Asked, ended: Ended, resources: Res
     else:
         shown = _shown_to_verifier(ended)
         seen = response if shown is ended.items else _response(around, asked, ended, shown)
-        verified = loads(await resources.post_checked("/verify", row_bytes(members, seen)))
+        verified = _verdict(await resources.post_checked("/verify", row_bytes(members, seen)))
     if ended.reason is not None:
         members |= {"nooa_termination_reason": ended.reason, "nooa_termination_error": ended.error}
     return row_bytes({**members, **verified, **_evidence(around, asked, ended)}, response)
+
+
+def _verdict(body: bytes) -> dict[str, Any]:
+    """What the verifier says, less its echoes of the request and the response, which its Gym's classes have been at."""
+    said = scan_body(body).value
+    if not isinstance(said, dict):
+        raise TransportFailure(f"the resources server answered /verify with {body[:200]!r}", body=body)
+    return {name: value for name, value in said.items() if name not in ("response", "responses_create_params")}
 
 
 def _shown_to_verifier(ended: Ended) -> list[OutputItem]:
@@ -278,7 +287,7 @@ def _failed_reply(around: Around, asked: Asked, ended: Ended, resources: Resourc
     failure = ended.failure
     assert failure is not None
     try:
-        cookies = _cookies(ended, resources)
+        cookies = _cookies(asked, ended, resources)
     except ValueError:
         cookies = {}
     routing = {"reward": 0.0, "_ng_failure_class": failure.failure_class, "error": failure.error}
@@ -318,6 +327,6 @@ def _evidence(around: Around, asked: Asked, ended: Ended) -> dict[str, Any]:
     return {"turnkeep": {"rollout": rollout.id, **told}, **observe.observations(ended.run, asked.params, facts)}
 
 
-def _cookies(ended: Ended, resources: ResourcesClient | None) -> dict[str, str]:
+def _cookies(asked: Asked, ended: Ended, resources: ResourcesClient | None) -> dict[str, str]:
     model = {} if ended.run is None else ended.run.rollout.cookies
-    return merge_cookies(model, {} if resources is None else resources.cookies)
+    return merge_cookies(asked.cookies, model, {} if resources is None else resources.cookies)

@@ -3,13 +3,14 @@
 import inspect
 import keyword
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import jsonschema
 import jsonschema_specifications
 
 from turnkeep.errors import ConfigurationError
-from turnkeep.wire.json import InexactJson, NotJson, dumps, loads
+from turnkeep.wire.json import InexactJson, NotJson, dumps, find_unwritable, loads, render_path
 
 type Call = Callable[[str, dict[str, Any]], Awaitable[Any]]
 """Calls a tool by its name with its arguments, checked; gives what it gave."""
@@ -155,6 +156,32 @@ def invalid(schema: Mapping[str, Any], arguments: Any) -> str | None:
     validator = jsonschema.Draft202012Validator(schema, registry=jsonschema_specifications.REGISTRY)
     worst = jsonschema.exceptions.best_match(validator.iter_errors(arguments))
     return None if worst is None else f"{worst.message} at {worst.json_path}"
+
+
+def unwritable(arguments: Mapping[str, Any]) -> str | None:
+    """Why JSON cannot hold a tool's arguments, or None."""
+    fault = find_unwritable(arguments)
+    return None if fault is None else f"{fault.reason} at $.{render_path(fault.path)}"
+
+
+def arguments_text(arguments: Mapping[str, Any]) -> str:
+    """A tool's arguments as JSON, as they are now; what JSON cannot hold as its repr."""
+    written = {name: value if find_unwritable(value) is None else repr(value) for name, value in arguments.items()}
+    return dumps(written).decode()
+
+
+def as_text(value: Any) -> str:
+    """A value as the text of a message or an output: text as it is, anything else as JSON.
+
+    Raises ValueError where it can be written in no way.
+    """
+    if isinstance(value, str):
+        return value
+    from pydantic_core import to_json, to_jsonable_python  # the value may be a model, or hold some
+
+    with suppress(ValueError):
+        return dumps(to_jsonable_python(value, serialize_unknown=True)).decode()
+    return to_json(value, serialize_unknown=True).decode()  # NaN and infinities, which JSON has no spelling for
 
 
 def read_output(body: bytes) -> Any:
