@@ -157,6 +157,18 @@ def damage(path: Path, digest: str) -> None:
     database.close()
 
 
+def test_a_damaged_log_of_tools_is_named(tmp_path: Path) -> None:
+    """Damage in the log of tools is a finding, too, and the rest of the rollout is looked at (contract 9.3)."""
+    talked = talk(tmp_path, [TEXT], [])
+    with open_store(talked.path) as store, Rollout.open(store, "r") as rollout:
+        rollout.add_tool({"name": "paid", "arguments": {}, "state": "done", "output": 1})
+        rollout.add_gap("mine")
+    with sqlite3.connect(talked.path) as connection:
+        connection.execute("UPDATE records SET document = '{}' WHERE kind = 2")
+    connection.close()
+    assert [(each.rule, each.index) for each in talked.check()] == [("unreadable", 0), ("gap", None)]
+
+
 def test_a_damaged_turn_is_named_and_the_others_are_looked_at(tmp_path: Path) -> None:
     """Damage is a finding with turn and field; faults in other turns are found all the same (contract 9.3)."""
     made = sound(3)

@@ -1,6 +1,7 @@
 """The conversation of a rollout, read from its requests, or from what an importer laid out."""
 
 import asyncio
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,9 @@ import pytest
 from planting import SCOPE, message, sound, turn, turns_of
 from talking import POLICY, USER, results, talk
 
-from turnkeep import PolicyClient, Rollout, RolloutView, open_store
+from turnkeep import PolicyClient, Rollout, RolloutView, check_rollout, open_store
+from turnkeep.export.atif import examine, export_atif
+from turnkeep.export.gym_jsonl import export_gym
 from turnkeep.rollout.conversation import conversation
 from turnkeep.serve.script import make_script
 from turnkeep.serve.server import running_policy
@@ -122,3 +125,34 @@ def test_an_imported_rollout_is_told_by_its_origin(tmp_path: Path, given: Any, b
             rollout.add_turn(each)
         rollout.set_origin({"source": "gym", "row": row, "output": output})
     assert told(tmp_path / "a.db") == [("input", "Be brief."), *before, 0, ("output", "3"), 1]
+
+
+@pytest.mark.parametrize(
+    "origin",
+    [
+        {"output": ["x"]},
+        {"output": [None]},
+        {"output": [{}]},
+        {"output": [{"turn": 9}]},
+        {"output": [{"turn": True}]},
+        {"source": "gym", "output": []},
+        {"source": "gym", "output": [{"turn": 0}], "turns": 1, "row": {}},
+        {"source": "gym", "output": "x", "turns": 1},
+        {"output": [{"turn": 0, "items": [], "fault": "x"}]},
+        {"output": [{"turn": 0}], "row": {"responses_create_params": {"input": 5}}},
+        {"output": [{"turn": 0}], "row": {"responses_create_params": {"input": True, "instructions": [1]}}},
+        {"row": ["a"]},
+    ],
+)
+def test_an_origin_may_hold_anything(tmp_path: Path, origin: dict[str, Any]) -> None:
+    """An origin that is no importer's layout lays nothing out: turns are told, checked, and exported or refused."""
+    with open_store(tmp_path / "a.db") as store, Rollout.open(store, "r", scope=SCOPE) as rollout:
+        rollout.add_turn(turn(message("One.", **sound(1)[0])))
+        rollout.set_origin(origin)
+        view = RolloutView(store, "r")
+        assert [said.turn for said in conversation(view) if said.kind == "turn"] == [0]
+        assert "unreadable" not in [found.rule for found in check_rollout(view)]
+        (written,) = export_gym(store, ["r"], BytesIO())
+        assert written.error is None or written.error.rollout == "r"
+        (document,) = export_atif(store, examine(store, ["r"]), tmp_path / "out")
+        assert document.turns == 1

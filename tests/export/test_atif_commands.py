@@ -1,6 +1,7 @@
 """`turnkeep export atif` and `import atif` as a user calls them."""
 
 import json
+import sqlite3
 import subprocess
 import sys
 from pathlib import Path
@@ -98,6 +99,32 @@ def test_a_refused_file_leaves_the_others_in() -> None:
     (broken, good) = asked("import", "atif", "out", "--store", "c.db", code=1)["files"]
     assert broken["error"]["type"] == "ArchiveError"
     assert good["turns"] == 2
+
+
+def test_a_folder_in_a_folder_is_no_document() -> None:
+    """A folder is read for its documents alone, and a document that cannot be opened leaves the others in."""
+    turnkeep("export", "atif", "good", "--store", "a.db", "--out", "out")
+    Path("out/a.json").mkdir()
+    assert "good.json: 2 turns" in turnkeep("import", "atif", "out", "--store", "b.db").stdout
+    Path("out/b.json").symlink_to("b.json")
+    (broken, good) = asked("import", "atif", "out/b.json", "out/good.json", "--store", "c.db", code=1)["files"]
+    assert "Too many levels of symbolic links" in broken["error"]["message"]
+    assert good["turns"] == 2
+
+
+@pytest.mark.parametrize("kind", [1, 4])
+@pytest.mark.parametrize("words", [(), ("--lenient",)])
+def test_a_damaged_rollout_is_refused_with_the_reason(kind: int, words: tuple[str, ...]) -> None:
+    """A rollout that cannot be opened is a refusal like others, in lenient export too."""
+    with sqlite3.connect("a.db") as connection:
+        where = "kind = ? AND rollout = (SELECT key FROM rollouts WHERE id = 'bad')"
+        connection.execute(f"UPDATE records SET document = '{{}}' WHERE {where}", [kind])
+    connection.close()
+    said = turnkeep("export", "atif", "--all", *words, "--store", "a.db", "--out", "out", code=1).stdout
+    assert "refused  bad" in said
+    assert "unreadable" in said
+    assert "nothing written: 1 reason, 1 of 2 rollouts" in said
+    assert not Path("out").exists()
 
 
 @pytest.mark.parametrize(

@@ -269,6 +269,8 @@ CONTRADICTIONS: dict[str, tuple[Edit, int | None, str]] = {
     "a count that is none": (_set(3, "metrics", "cached_tokens", to="1"), 0, "no field for usage"),
     "arguments that are text": (_set(3, *CALL, "arguments", to="{}"), 0, "arguments is of another type"),
     "model gone": (_drop(4, "model_name"), 1, "no field for model_name"),
+    "no finish reason": (_set(3, "extra", "turnkeep", "finish_reason", to=None), 0, "finish_reason must be text"),
+    "a result of no text": (_set(2, "message", to=5), None, "step 2: a message is text"),
     "text nowhere": (_set(4, "reasoning_content", to="Hm?"), 1, "reasoning_content has no part in extra"),
 }
 
@@ -294,7 +296,7 @@ def _nodes(value: Any, path: tuple[str | int, ...] = ()) -> list[tuple[str | int
 @settings(max_examples=150)
 @given(st.data(), st.sampled_from([None, "x", -1, [], {}, [1], {"a": 1}, 10**30, True]))
 def test_no_file_ends_in_a_traceback(data: st.DataObject, new: Any) -> None:
-    """Whatever stands anywhere in a document, import takes it or says in an error of ours what is wrong."""
+    """Whatever stands in a document, import says in an error of ours what is wrong, or takes what can be read again."""
     with TemporaryDirectory() as folder:
         path = Path(folder, "out", export(kept(), Path(folder, "out")).file)
         document = load(path)
@@ -304,8 +306,11 @@ def test_no_file_ends_in_a_traceback(data: st.DataObject, new: Any) -> None:
             target = target[name]
         target[last] = new
         path.write_text(json.dumps(document))
+        store = MemoryStore()
         with suppress(TurnkeepError):
-            back(path)
+            import_atif(path, store)
+        for name in store.rollouts():
+            assert RolloutView(store, name).turn_count == len(RolloutView(store, name).turns)
 
 
 def test_an_ungradable_rollout_does_not_become_gradable(tmp_path: Path) -> None:

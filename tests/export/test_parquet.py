@@ -3,6 +3,7 @@
 import os
 import pickle
 import re
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable
@@ -31,7 +32,7 @@ from turnkeep import (
     open_store,
 )
 from turnkeep.cli.main import app
-from turnkeep.export.parquet import FILE, VERSION, arrow_schema, export_parquet, read_row
+from turnkeep.export.parquet import FILE, VERSION, arrow_schema, export_parquet, read_row, read_shared
 from turnkeep.store.base import Store
 from turnkeep.store.memory import MemoryStore
 from turnkeep.testing import strategies
@@ -204,7 +205,7 @@ def test_rows_are_whole_or_refused(turns: list[Turn]) -> None:
 
 def _row_or_error(view: RolloutView, number: int) -> tuple[dict[str, Any], TurnkeepError | None]:
     try:
-        return read_row(view, number), None
+        return read_row(view, number, read_shared(view)), None
     except (ArchiveError, MalformedItem) as error:
         return {}, error
 
@@ -221,6 +222,43 @@ def test_what_no_column_holds_leaves_a_rollout_out(tmp_path: Path) -> None:
     assert {row["rollout"] for row in by_pyarrow(tmp_path / "out" / FILE)} == {"good"}
     with pytest.raises(ConfigurationError, match="is there already"):
         list(export_parquet(store, ["good"], tmp_path / "out"))
+
+
+@pytest.mark.parametrize("reward", [2**53 + 1, 10**400])
+def test_a_reward_that_is_no_float64_leaves_a_rollout_out(tmp_path: Path, reward: int) -> None:
+    """A reward is never rounded: where no float64 is that integer, the rollout is left out and named."""
+    store = kept(GOOD, "good")
+    for name, each in (("exact", 2**53), ("large", reward)):
+        with Rollout.open(store, name, scope=SCOPE) as rollout:
+            rollout.add_turns([capture(answer(message("A")))], origin={"reward": each})
+    written = list(export_parquet(store, store.rollouts(), tmp_path / "out"))
+    assert [each.error.field if each.error else None for each in written] == [None, None, "reward"]
+    assert [row["reward"] for row in by_pyarrow(tmp_path / "out" / FILE)] == [None, None, 2.0**53]
+
+
+@pytest.mark.parametrize("kind", [1, 4])
+def test_a_rollout_that_cannot_be_opened_is_left_out(tmp_path: Path, kind: int) -> None:
+    """Damage to one rollout is named, and the others are written, by the command too (contract 9.3)."""
+    with open_store(tmp_path / "a.db") as store:
+        kept(GOOD, "bad", store)
+        kept(GOOD, "good", store)
+    with sqlite3.connect(tmp_path / "a.db") as connection:
+        connection.execute("UPDATE records SET document = '{}' WHERE kind = ? AND rollout = 1", [kind])
+    connection.close()
+    words = ["export", "parquet", "--all", "--store", str(tmp_path / "a.db"), "--out", str(tmp_path / "out")]
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == 1
+    assert done.stdout.startswith("left out bad: ")
+    assert {row["rollout"] for row in by_pyarrow(tmp_path / "out" / FILE)} == {"good"}
+
+
+def test_groups_of_rows_are_bounded_by_what_tools_were_given(tmp_path: Path) -> None:
+    """Rows whose bulk is in the arguments of tool calls are written in groups of a bounded size, as others are."""
+    store = MemoryStore()
+    with Rollout.open(store, "r") as rollout:
+        turns = [capture(answer(call(f"c_{number}", f'"{"x" * (1 << 20)}"'))) for number in range(12)]
+        rollout.add_turns(turns)
+    assert parquet.read_metadata(export(store, tmp_path / "out")).num_row_groups == 3
 
 
 def test_memory_stays_flat(tmp_path: Path) -> None:

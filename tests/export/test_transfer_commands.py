@@ -91,6 +91,8 @@ def test_malformed_rows_can_be_kept_as_gaps() -> None:
         (("export", "gym", "f/1", "--all", "--store", "a.db", "--out", "new.jsonl"), "say which rollouts, or --all"),
         (("export", "gym", "--all", "--store", "a.db", "--out", "f.jsonl"), "--force writes over it"),
         (("export", "gym", "--all", "--store", "a.db", "--out", "no/new.jsonl"), "does not exist"),
+        (("export", "gym", "--all", "--store", "a.db", "--out", ".", "--force"), ". is no file that can be replaced"),
+        (("export", "gym", "--all", "--store", "a.db", "--out", "null", "--force"), "null is no file"),
     ],
 )
 def test_arguments_that_cannot_work(words: tuple[str, ...], why: str) -> None:
@@ -98,6 +100,7 @@ def test_arguments_that_cannot_work(words: tuple[str, ...], why: str) -> None:
     write_rows(Path("f.jsonl"), *GOOD)
     turnkeep("import", "gym", "f.jsonl", "--store", "a.db")
     before = Path("f.jsonl").read_bytes()
+    Path("null").symlink_to("/dev/null")
     assert why in turnkeep(*words, code=2).stderr
     assert (Path("b.db").exists(), Path("new.jsonl").exists(), Path("f.jsonl").read_bytes()) == (False, False, before)
 

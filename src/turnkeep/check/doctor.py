@@ -3,8 +3,9 @@
 from collections.abc import Iterable
 
 from turnkeep.check.finding import ERROR, PROFILES, Finding, Found, report
-from turnkeep.errors import ConfigurationError, TurnkeepError
+from turnkeep.errors import ConfigurationError, TurnkeepError, UnknownRollout
 from turnkeep.rollout.view import RolloutView
+from turnkeep.store.base import Store
 
 
 def check_rollout(
@@ -36,12 +37,18 @@ def check_rollout(
     ]
 
 
-def report_damage(rollout: str, error: TurnkeepError) -> Finding:
-    """The finding of a rollout that cannot be opened: `error` is what opening it raised."""
-    from turnkeep.check.rollout_rules import unreadable
+def check_stored(store: Store, rollout: str, profile: str | None = None, **limits: int | None) -> list[Finding]:
+    """What `check_rollout` finds in a stored rollout; that it cannot be opened is a finding. Raises UnknownRollout."""
+    try:
+        view = RolloutView(store, rollout)
+    except UnknownRollout:
+        raise
+    except TurnkeepError as error:
+        from turnkeep.check.rollout_rules import unreadable
 
-    found = Found(error.message, error.turn, error.call, error.item, error.field, error.index)
-    return report(unreadable, ERROR, found, rollout)
+        found = Found(error.message, error.turn, error.call, error.item, error.field, error.index)
+        return [report(unreadable, ERROR, found, rollout)]
+    return check_rollout(view, profile, **limits)
 
 
 def is_fit(findings: Iterable[Finding]) -> bool:

@@ -158,6 +158,8 @@ class RolloutFacts(NamedTuple):
     talk: Talk
     knows_results: bool
     """Whether something is there that would show what tools gave."""
+    tools: tuple[Mapping[str, Any], ...]
+    """The records of tools marked `once`."""
 
 
 def read_samples(number: int, turn: Turn) -> tuple[Sample, ...]:
@@ -209,12 +211,12 @@ def read_lost(rollout: RolloutView) -> Iterator[Found]:
             yield Found(str(failure.get("message")), call.turn, call.number, *places)
 
 
-def read_lost_of_row(rollout: RolloutView) -> Iterator[Found]:
-    """The turns that are kept without what was malformed in them, by an importer's layout. Raises CorruptRecord."""
-    output = (rollout.origin or {}).get("output")
-    for entry in output if isinstance(output, list) else ():
-        if isinstance(entry, dict) and "items" in entry and isinstance(entry.get("turn"), int):
-            fault = entry.get("fault") or {"message": "its training fields were malformed"}
+def read_lost_of_row(entries: Iterable[Mapping[str, Any]]) -> Iterator[Found]:
+    """The turns that are kept without what was malformed in them, by an importer's layout."""
+    for entry in entries:
+        if "turn" in entry and "items" in entry:
+            told = entry.get("fault")
+            fault: Any = told if isinstance(told, dict) else {"message": "its training fields were malformed"}
             places = (fault.get(name) for name in ("item", "field", "index"))
             yield Found(str(fault.get("message")), entry["turn"], None, *places)
 

@@ -50,8 +50,8 @@ def no_trainable_turn(facts: RolloutFacts) -> Iterator[Found]:
 )
 def turn_without_ids(facts: RolloutFacts) -> Iterator[Found]:
     """Turns before the first one with token ids have them too."""
-    for note in _without_ids(facts):
-        if not any(other.has_fields for other in facts.notes if other.number < note.number):
+    for note, first in _without_ids(facts):
+        if note.number < first:
             yield Found("the turn has no token ids, and later ones have", note.number, note.call)
 
 
@@ -62,8 +62,8 @@ def turn_without_ids(facts: RolloutFacts) -> Iterator[Found]:
 )
 def ids_missing_after_ids(facts: RolloutFacts) -> Iterator[Found]:
     """After a turn with token ids, every turn has them."""
-    for note in _without_ids(facts):
-        if any(other.has_fields for other in facts.notes if other.number < note.number):
+    for note, first in _without_ids(facts):
+        if note.number > first:
             yield Found("the turn has no token ids, and an earlier one has", note.number, note.call)
 
 
@@ -155,7 +155,7 @@ def unfinished_call(facts: RolloutFacts) -> Iterator[Found]:
 )
 def unfinished_tool(facts: RolloutFacts) -> Iterator[Found]:
     """Every tool marked `once` that began has left its output."""
-    for record in facts.rollout.tools():
+    for record in facts.tools:
         if record["state"] != "done":
             yield Found(f"tool {record['name']} began and left no output", field="tools", index=record["number"])
 
@@ -173,14 +173,17 @@ def rerun_difference(facts: RolloutFacts) -> Iterator[Found]:
         yield Found(message, call=difference.get("call"))
 
 
-def _without_ids(facts: RolloutFacts) -> Iterator[TurnNote]:
-    """The turns that carry no training fields, in a rollout where others do.
+def _without_ids(facts: RolloutFacts) -> Iterator[tuple[TurnNote, int]]:
+    """The turns that carry no training fields, in a rollout where others do, and the number of the first that does.
 
     Those that lost them because they were malformed are left to the gap that says so.
     """
-    if any(note.has_fields for note in facts.notes):
+    first = next((note.number for note in facts.notes if note.has_fields), None)
+    if first is not None:
         lost = {found.turn for found in (*facts.lost, *facts.lost_of_row)}
-        yield from (note for note in facts.notes if not (note.has_fields or note.is_empty or note.number in lost))
+        for note in facts.notes:
+            if not (note.has_fields or note.is_empty or note.number in lost):
+                yield note, first
 
 
 RULES: tuple[Rule[RolloutFacts], ...] = (

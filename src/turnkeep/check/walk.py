@@ -23,7 +23,7 @@ from turnkeep.check.facts import (
 from turnkeep.check.finding import Found, Rule
 from turnkeep.check.rules import ROLLOUT_RULES, SAMPLE_RULES, TURN_RULES
 from turnkeep.errors import TurnkeepError
-from turnkeep.rollout.conversation import conversation
+from turnkeep.rollout.conversation import conversation, layout
 from turnkeep.rollout.view import RolloutView
 
 type Met = tuple[Rule[Any], Found]
@@ -107,10 +107,17 @@ def _whole(rollout: RolloutView, notes: list[TurnNote], damage: list[TurnkeepErr
     of_row: tuple[Found, ...] = ()
     talk = Talk()
     knows = bool(rollout.calls)
+    tools: list[dict[str, Any]] = []
     try:
-        knows = knows or "output" in (rollout.origin or {})
-        of_row = tuple(read_lost_of_row(rollout))
+        entries = layout(rollout.origin or {}, rollout.turn_count)
+        knows = knows or entries is not None
+        of_row = tuple(read_lost_of_row(entries or ()))
         talk = read_talk(conversation(rollout), notes)
     except TurnkeepError as error:
         damage.append(error)
-    return RolloutFacts(rollout, tuple(notes), tuple(damage), tuple(read_lost(rollout)), of_row, talk, knows)
+    try:
+        tools = rollout.tools()
+    except TurnkeepError as error:
+        damage.append(error)
+    lost = tuple(read_lost(rollout))
+    return RolloutFacts(rollout, tuple(notes), tuple(damage), lost, of_row, talk, knows, tuple(tools))

@@ -6,13 +6,14 @@ The format is the Agent Trajectory Interchange Format (Harbor's RFC 0001), versi
 """
 
 import hashlib
+import math
 import re
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
-from turnkeep.check.doctor import check_rollout
+from turnkeep.check.doctor import check_stored
 from turnkeep.check.finding import ERROR, Finding
 from turnkeep.check.plain import is_plain
 from turnkeep.errors import ArchiveError, ConfigurationError
@@ -62,13 +63,13 @@ class Written(NamedTuple):
 def examine(store: Store, rollouts: Iterable[str]) -> Iterator[Examined]:
     """Each rollout, with what strict export refuses in it. Raises UnknownRollout."""
     for rollout in rollouts:
-        yield Examined(rollout, refusals(RolloutView(store, rollout)))
+        yield Examined(rollout, _refusals(store, rollout))
 
 
-def refusals(view: RolloutView) -> list[Finding]:
+def _refusals(store: Store, rollout: str) -> list[Finding]:
     """What strict export refuses, in the order of the turns: what the doctor calls an error for a document."""
-    found = [finding for finding in check_rollout(view, "atif") if finding.severity is ERROR]
-    return sorted(found, key=lambda finding: view.turn_count if finding.turn is None else finding.turn)
+    found = [finding for finding in check_stored(store, rollout, "atif") if finding.severity is ERROR]
+    return sorted(found, key=lambda finding: math.inf if finding.turn is None else finding.turn)
 
 
 def export_atif(store: Store, rollouts: Iterable[Examined], target: Path) -> Generator[Written]:

@@ -41,9 +41,13 @@ def import_atif(path: Path, store: Store, *, rollout: str | None = None) -> Impo
 
     A turn that was changed in the file has the change, keeps its items and loses its scope, so that it never replays
     as what the policy said. Raises ArchiveError and MalformedItem, with `turn`, where the document is malformed or
-    extra does not fit its fields, ConfigurationError where the store holds another rollout of that id, OSError.
+    extra does not fit its fields, or the file cannot be read, ConfigurationError where the store holds another rollout
+    of that id.
     """
-    data = path.read_bytes()
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise ArchiveError(f"the file cannot be read: {error.strerror}") from error
     document = _read(data)
     with expecting(FORMAT):
         own = own_extra(document)

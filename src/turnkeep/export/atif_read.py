@@ -7,7 +7,7 @@ items only where there are token ids to be carried.
 from collections.abc import Iterator, Mapping
 from copy import deepcopy
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 from turnkeep.archive.documents import expecting
 from turnkeep.errors import ArchiveError, MalformedItem, TurnkeepError
@@ -36,8 +36,9 @@ def read_entries(document: Mapping[str, Any], scope: str | None) -> list[Entry]:
     found: list[tuple[tuple[int, int, int], Entry]] = []
     turns = 0
     for number, step in enumerate(document["steps"], 1):
-        with _InStep(number, turns), expecting(FORMAT):
+        with _InStep(number, turns) as here, expecting(FORMAT):
             turn = is_turn(step)
+            here.turn = turns if turn else None
             entries = [_read_turn(step, scope)] if turn else _read_items(step)
             found += [((number, 0, 0), entry) for entry in entries]
             found += _read_results(step, number, len(document["steps"]))
@@ -48,16 +49,17 @@ def read_entries(document: Mapping[str, Any], scope: str | None) -> list[Entry]:
 class _InStep:
     """Names the step, and the turn where it is one, in errors that pass."""
 
-    def __init__(self, step: int, turn: int) -> None:
-        self._step, self._turn = step, turn
+    def __init__(self, step: int, turn: int | None) -> None:
+        self._step, self.turn = step, turn
 
-    def __enter__(self) -> None: ...
+    def __enter__(self) -> Self:
+        return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         if isinstance(error, TurnkeepError):
             error.message = f"step {self._step}: {error.message}"
             error.args = (error.message,)
-            error.turn = self._turn
+            error.turn = self.turn
 
 
 def _read_items(step: Mapping[str, Any]) -> list[Entry]:
@@ -83,7 +85,9 @@ def _read_turn(step: Mapping[str, Any], scope: str | None) -> Entry:
     entries = deepcopy(list(own["parts"]))
     message = "".join(texts_of(step["message"]))
     check_texts(step, "reasoning_content", "model_name")
-    check_texts(own, "finish_reason", "scope")
+    check_texts(own, "scope")
+    if not isinstance(own["finish_reason"], str):
+        raise ArchiveError("finish_reason must be text", field="finish_reason")
     move_in(_places(entries, "text"), message, "", "message")
     move_in(_places(entries, "reasoning"), step.get("reasoning_content") or "", "\n", "reasoning_content")
     calls = step.get("tool_calls") or []

@@ -8,22 +8,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from turnkeep.errors import (
-    ArchiveError,
-    ConfigurationError,
-    CorruptRecord,
-    MalformedItem,
-    RolloutBusy,
-    TurnkeepError,
-    UnsupportedClientCall,
-)
+from turnkeep.errors import TurnkeepError
 from turnkeep.export.gym_rows import SOURCE, OnMalformed, part_row
-from turnkeep.export.imports import keep_whole, turns_there
+from turnkeep.export.imports import OF_ONE_ROLLOUT, keep_whole, turns_there
 from turnkeep.store.base import Store
 from turnkeep.wire.sha import sha256_hex
-
-_OF_ONE_ROW = (ArchiveError, ConfigurationError, CorruptRecord, MalformedItem, RolloutBusy, UnsupportedClientCall)
-"""Errors that are about one row; others, such as a full disk, end the import."""
 
 
 class Result(NamedTuple):
@@ -62,7 +51,7 @@ def import_gym(
             about = {"file": path.name, "line": number, "sha256": sha256_hex(row)}
             try:
                 result = _import_row(row, store, rollout, about, scope, on_malformed)
-            except _OF_ONE_ROW as error:
+            except OF_ONE_ROLLOUT as error:
                 result = Result(number, size, rollout, error=error)
             yield result._replace(line=number, size=size)
 

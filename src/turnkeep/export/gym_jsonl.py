@@ -12,9 +12,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, BinaryIO, NamedTuple
 
 from turnkeep.errors import ArchiveError, CorruptRecord, TurnkeepError
-from turnkeep.export.gym_rows import SOURCE, turns_of
+from turnkeep.export.gym_rows import SOURCE
 from turnkeep.history.turn import Part, Turn
-from turnkeep.rollout.conversation import conversation
+from turnkeep.rollout.conversation import conversation, layout
 from turnkeep.rollout.view import RolloutView
 from turnkeep.store.base import Store
 from turnkeep.wire.json import dumps
@@ -81,15 +81,20 @@ def row_chunks(view: RolloutView, remarks: list[Remark]) -> Iterator[bytes]:
 
 def _imported(view: RolloutView, origin: Mapping[str, Any], remarks: list[Remark]) -> Iterator[bytes]:
     """The row that the rollout came from."""
-    for number in range(origin["turns"], view.turn_count):
+    entries = layout(origin, view.turn_count)
+    turns = [entry["turn"] for entry in entries or () if "turn" in entry]
+    if entries is None or turns != list(range(len(turns))) or origin.get("turns") != len(turns):
+        raise CorruptRecord("the origin does not name each turn once, in order", rollout=view.id, field="origin")
+    for number in range(len(turns), view.turn_count):
         remarks.append(Remark(NOT_IN_ROW, number, "it was added after the import; the row is as it was imported"))
     if "text" in origin:
         yield origin["text"].encode()
         return
-    if [*turns_of(origin)] != list(range(origin["turns"])):
-        raise CorruptRecord("the origin does not name each turn once, in order", rollout=view.id, field="origin")
-    row = origin["row"]
-    response = {**_written(row["response"]), "output": _listed(_items(view, origin))}
+    row = origin.get("row")
+    members = row.get("response") if isinstance(row, dict) else None
+    if not isinstance(row, dict) or not isinstance(members, dict):
+        raise CorruptRecord("the origin has no row with a response", rollout=view.id, field="origin")
+    response = {**_written(members), "output": _listed(_items(view, entries))}
     yield from _object({**_written(row), "response": _object(response)})
 
 
@@ -97,8 +102,8 @@ def _written(members: Mapping[str, Any]) -> dict[str, Iterable[bytes]]:
     return {name: [dumps(value)] for name, value in members.items()}
 
 
-def _items(view: RolloutView, origin: Mapping[str, Any]) -> Iterator[bytes]:
-    for entry in origin["output"]:
+def _items(view: RolloutView, entries: Iterable[Mapping[str, Any]]) -> Iterator[bytes]:
+    for entry in entries:
         if "item" in entry:
             yield dumps(entry["item"])
         elif "items" in entry:

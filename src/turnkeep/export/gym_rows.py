@@ -13,7 +13,7 @@ the last item of a call), or up to an item that no policy writes. The rest of th
 holds what JSON cannot, `text` is the whole line. docs/gym-rollouts.md tells the same to users.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 from turnkeep.errors import ArchiveError, MalformedItem, TurnkeepError
@@ -219,8 +219,3 @@ def _body(items: Sequence[Mapping[str, Any]], response: Mapping[str, Any]) -> by
 def _plain(value: Any) -> Any:
     """The value in plain lists."""
     return loads(dumps(value))
-
-
-def turns_of(origin: Mapping[str, Any]) -> Iterator[int]:
-    """The numbers of the turns that an origin lays out, in order."""
-    return (entry["turn"] for entry in origin["output"] if "turn" in entry)

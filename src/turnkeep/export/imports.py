@@ -3,12 +3,23 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from turnkeep.errors import ConfigurationError, UnknownRollout
+from turnkeep.errors import (
+    ArchiveError,
+    ConfigurationError,
+    CorruptRecord,
+    MalformedItem,
+    RolloutBusy,
+    UnknownRollout,
+    UnsupportedClientCall,
+)
 from turnkeep.history.gaps import Gap
 from turnkeep.history.turn import Turn
 from turnkeep.rollout.record import Rollout
 from turnkeep.rollout.view import RolloutView
 from turnkeep.store.base import Store
+
+OF_ONE_ROLLOUT = (ArchiveError, ConfigurationError, CorruptRecord, MalformedItem, RolloutBusy, UnsupportedClientCall)
+"""Errors that are about one row or document; others, such as a full disk, end the import."""
 
 
 def turns_there(store: Store, rollout: str, about: Mapping[str, Any], scope: str | None) -> int | None:

@@ -4,7 +4,7 @@
 size, so that memory does not grow with the number of turns.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -56,15 +56,16 @@ def export_parquet(store: Store, rollouts: Iterable[str], target: Path) -> Itera
         waiting: list[dict[str, Any]] = []
         size = 0
         for rollout in rollouts:
-            view = RolloutView(store, rollout)
             try:
-                for number in range(view.turn_count):
-                    read_row(view, number)  # what no column can hold shows before anything of the rollout is written
+                view = RolloutView(store, rollout)
+                shared = read_shared(view)
+                for number in range(view.turn_count):  # what no column can hold shows before anything is written
+                    read_row(view, number, shared)
             except (ArchiveError, CorruptRecord, MalformedItem) as error:
                 yield Written(rollout, error=error)
                 continue
             for number in range(view.turn_count):
-                waiting.append(read_row(view, number))
+                waiting.append(read_row(view, number, shared))
                 size += _size(waiting[-1])
                 if size >= _GROUP or len(waiting) >= _GROUP_ROWS:
                     writer.write_table(pa.Table.from_pylist(waiting, schema))
@@ -115,7 +116,22 @@ def arrow_schema() -> Any:
     return pa.schema(columns, metadata={"format": FORMAT, "version": str(VERSION)})
 
 
-def read_row(view: RolloutView, number: int) -> dict[str, Any]:
+def read_shared(view: RolloutView) -> dict[str, Any]:
+    """What all rows of a rollout have. Raises ArchiveError for a reward that no column can hold, CorruptRecord."""
+    reward = find_reward(view)
+    if reward is not None and not _is_float64(reward):
+        raise _no_column("a reward that is no float64", view, None, "reward")
+    return {"gaps": [gap._asdict() for gap in view.gaps], "gradable": view.gradable, "reward": reward}
+
+
+def _is_float64(number: int | float) -> bool:
+    try:
+        return float(number) == number
+    except OverflowError:
+        return False
+
+
+def read_row(view: RolloutView, number: int, shared: Mapping[str, Any]) -> dict[str, Any]:
     """The row of a turn. Raises ArchiveError and MalformedItem, which say where, for what no column can hold."""
     turn = view.turn(number)
     usage = turn.usage
@@ -133,9 +149,7 @@ def read_row(view: RolloutView, number: int) -> dict[str, Any]:
         "usage": None if usage is None else dumps(usage).decode(),
         **_training(view, number, turn),
         "digest": turn.digest,
-        "gaps": [gap._asdict() for gap in view.gaps],
-        "gradable": view.gradable,
-        "reward": find_reward(view),
+        **shared,
     }
     for field, value in row.items():
         if not is_plain(value):
@@ -145,7 +159,7 @@ def read_row(view: RolloutView, number: int) -> dict[str, Any]:
     return row
 
 
-def _no_column(what: str, view: RolloutView, turn: int, field: str) -> ArchiveError:
+def _no_column(what: str, view: RolloutView, turn: int | None, field: str) -> ArchiveError:
     return ArchiveError(f"no column can hold {what}", rollout=view.id, turn=turn, field=field)
 
 
@@ -190,7 +204,8 @@ def _routes(view: RolloutView, sample: "Sample") -> dict[str, Any]:
 
 def _size(row: dict[str, Any]) -> int:
     """About how many bytes a row holds."""
-    return sum(value.nbytes if hasattr(value, "nbytes") else len(value) for value in row.values() if _has_size(value))
+    values = [*row.values(), *(call["arguments"] for call in row["tool_calls"])]
+    return sum(value.nbytes if hasattr(value, "nbytes") else len(value) for value in values if _has_size(value))
 
 
 def _has_size(value: Any) -> bool:

@@ -74,21 +74,43 @@ def _by_requests(rollout: RolloutView) -> Iterator[Said]:
 
 
 def _by_origin(rollout: RolloutView) -> Iterator[Said]:
-    """What came before the first turn, and the layout that an importer left: `{"turn": number}` or `{"item": ...}`."""
+    """What came before the first turn, and the layout that an importer left."""
     origin = rollout.origin or {}
-    output, row = origin.get("output"), origin.get("row")
-    if not isinstance(output, list):
+    entries, row = layout(origin, rollout.turn_count), origin.get("row")
+    if entries is None:
         return
     params = row.get("responses_create_params") if isinstance(row, dict) else None
     if isinstance(params, dict):
         given = params.get("input")
         yield from _said(_system(params.get("instructions")))
-        yield from _said([{"role": "user", "content": given}] if isinstance(given, str) else given or [])
-    for entry in output:
-        if isinstance(number := entry.get("turn"), int):
-            yield Said("turn", number)
+        if isinstance(given, str):
+            yield from _said([{"role": "user", "content": given}])
+        elif isinstance(given, list):
+            yield from _said(given)
+    for entry in entries:
+        if "turn" in entry:
+            yield Said("turn", entry["turn"])
         else:
-            yield from _said([entry.get("item")])
+            yield from _said([entry["item"]])
+
+
+def layout(origin: Mapping[str, Any], turns: int) -> list[dict[str, Any]] | None:
+    """The `output` of an origin, where it is what importers leave: `{"turn": number}` or `{"item": ...}`, in order.
+
+    Else None: an origin may hold anything, and an `output` that is something else, or names a turn that is none of the
+    rollout's `turns`, lays nothing out.
+    """
+    output = origin.get("output")
+    if isinstance(output, list) and all(_is_laid_out(entry, turns) for entry in output):
+        return output
+    return None
+
+
+def _is_laid_out(entry: Any, turns: int) -> bool:
+    if not isinstance(entry, dict):
+        return False
+    number = entry.get("turn")
+    return type(number) is int and 0 <= number < turns if "turn" in entry else "item" in entry
 
 
 def _said(items: Iterable[Any], call: int | None = None) -> Iterator[Said]:
