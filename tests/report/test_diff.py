@@ -157,6 +157,17 @@ def test_a_rollout_without_calls_cannot_be_replayed() -> None:
         replay(RolloutView(store, "a"))
 
 
+def test_a_replay_tells_how_far_it_is() -> None:
+    """`advance` is called once for each policy call that was gone through, also for one that made no turn."""
+    store = MemoryStore()
+    view = told(store, "a")
+    with Rollout.open(store, "a", scope=SCOPE) as rollout:
+        begin(rollout, [{"role": "user", "content": "Go."}])
+    steps: list[None] = []
+    assert replay(RolloutView(store, "a"), lambda: steps.append(None)).difference is None
+    assert len(steps) == len(view.calls) + 1
+
+
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     """Run `turnkeep diff`."""
     command = [sys.executable, "-m", "turnkeep.cli.main", "diff", *arguments]

@@ -4,6 +4,7 @@ from collections import Counter
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
@@ -12,6 +13,7 @@ from made_rollouts import SCOPE, message, response, training
 from turnkeep.check.facts import Routes, Sample
 from turnkeep.history.capture import capture
 from turnkeep.report.arrays import carry
+from turnkeep.report.content import gather
 from turnkeep.report.experts import MOST_EXPERTS, Tally
 from turnkeep.report.measure import see_turns, why_portable
 from turnkeep.rollout.record import Rollout
@@ -58,8 +60,8 @@ def test_each_route_is_counted_once(made: tuple[int, Any], shared: int) -> None:
     """The load of an expert is how often the positions that are new took it; routes that are -1 are missing."""
     extra, routes = made
     tally = Tally()
-    tally.add((sample(0, 4, 2 + extra, routes),), None)
-    tally.add((sample(1, 4, 2 + extra, routes),), shared)
+    tally.add((sample(0, 4, 2 + extra, routes),), (None,))
+    tally.add((sample(1, 4, 2 + extra, routes),), (shared,))
     experts = tally.result()
     assert experts is not None
     rows = [*routes.tolist(), *routes[shared:].tolist()]
@@ -75,8 +77,8 @@ def test_each_route_is_counted_once(made: tuple[int, Any], shared: int) -> None:
 def test_evenly_used_experts_count_whole_and_routes_of_the_generation_alone_are_all_new() -> None:
     """Four experts used evenly are four effective ones, one is one; rows for the generation alone are not cut."""
     tally = Tally()
-    tally.add((), None)
-    tally.add((sample(1, 9, 4, np.array([[[0], [5]], [[1], [5]], [[2], [5]], [[3], [5]]])),), 9)
+    tally.add((), ())
+    tally.add((sample(1, 9, 4, np.array([[[0], [5]], [[1], [5]], [[2], [5]], [[3], [5]]])),), (9,))
     experts = tally.result()
     assert experts is not None
     assert np.isnan(experts.effective[0]).all()
@@ -87,12 +89,43 @@ def test_evenly_used_experts_count_whole_and_routes_of_the_generation_alone_are_
 def test_routes_too_wide_to_draw_are_named() -> None:
     """An expert id beyond what a picture can show makes no array of its size; the turn is named."""
     tally = Tally()
-    tally.add((sample(0, 1, 1, np.full((2, 1, 1), 1 << 40)),), None)
-    tally.add((sample(1, 1, 1, np.full((2, 1, 1), MOST_EXPERTS - 1)),), None)
+    tally.add((sample(0, 1, 1, np.full((2, 1, 1), 1 << 40)),), (None,))
+    alone = tally.result()
+    assert alone is not None
+    assert (alone.load.size, "turn 0" in str(alone.remark)) == (0, True)
+    tally.add((sample(1, 1, 1, np.full((2, 1, 1), MOST_EXPERTS - 1)),), (None,))
     experts = tally.result()
     assert experts is not None
     assert experts.load.shape == (1, MOST_EXPERTS)
     assert "turn 0" in str(experts.remark)
+
+
+def test_each_route_is_counted_once_where_a_turn_has_several_items() -> None:
+    """Each item's routes cover the whole conversation so far: six positions in three items are six routes."""
+
+    def item(prompt: list[int], new: int) -> dict[str, Any]:
+        return message("x", **training(prompt, [new], [-1.0]), routed_experts=[[[1]]] * (len(prompt) + 1))
+
+    store = MemoryStore()
+    with Rollout.open(store, "r", scope=SCOPE) as rollout:
+        for items in ([item([1], 2)], [item([1, 2, 3], 4), item([1, 2, 3, 4, 5], 6)]):
+            rollout.add_turn(capture(response(items), SCOPE))
+    content = gather(RolloutView(store, "r"))
+    assert content.experts is not None
+    assert content.experts.load.tolist() == [[0, 6]]
+
+
+@pytest.mark.parametrize("log_probs", [[-1.0, -(10**400)], [-1e308, -1e308, -1e308]])
+def test_log_probs_beyond_all_floats_have_no_mean(log_probs: list[float]) -> None:
+    """A mean that no float reaches is not known, and neither is a lowest one: no infinity goes into JSON."""
+    store = MemoryStore()
+    fields = training([1], range(len(log_probs)), log_probs)
+    with Rollout.open(store, "r", scope=SCOPE) as rollout:
+        rollout.add_turn(capture(response([message("x", **fields)]), SCOPE))
+    content = gather(RolloutView(store, "r"))
+    numbers = content.cards[0].numbers
+    assert (numbers.mean_log_prob, content.mean_log_prob) == (None, None)
+    assert numbers.least_log_prob == (min(log_probs) if isinstance(log_probs[1], float) else None)
 
 
 @given(st.lists(st.floats(width=64)) | st.lists(st.integers(0, 1 << 80)) | st.lists(st.integers(0, 300)))

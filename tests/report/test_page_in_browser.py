@@ -1,14 +1,16 @@
 import re
 import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import made_rollouts
+import numpy as np
 import pytest
 
-from turnkeep.report.content import gather
+from turnkeep.report.arrays import carry
+from turnkeep.report.content import Series, gather
 from turnkeep.report.page import render_page
 from turnkeep.rollout.view import RolloutView
 from turnkeep.store.memory import MemoryStore
@@ -158,6 +160,19 @@ def test_charts_and_heat_maps_tell_numbers_and_lead_to_turns(browser: "Browser",
     assert (
         f"layer {layers - 1}, expert {experts - 1}\ntaken {int(content.experts.load[-1, -1]):,} times" in opened.tip()
     )
+
+
+def test_numbers_beside_an_axis_are_whole(browser: "Browser", tmp_path: Path) -> None:
+    """Bytes by the million stand beside their axis with nothing cut off: the canvas is empty at its left edge."""
+    store = MemoryStore()
+    made_rollouts.long(store, turns=2)
+    content = gather(RolloutView(store, "long"))
+    large = Series("request", carry(np.array([21e6, 12_345_678.0])))
+    page = tmp_path / "large.html"
+    page.write_text(render_page(replace(content, sizes=(large,))), encoding="utf-8")
+    canvas = open_page(browser, page).page.locator("#charts .fig[data-drawn] canvas").last
+    edge = "c => c.getContext('2d').getImageData(0, 0, {}, c.height).data.some(v => v)"
+    assert (canvas.evaluate(edge.format(2)), canvas.evaluate(edge.format(60))) == (False, True)
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

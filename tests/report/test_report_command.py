@@ -1,4 +1,5 @@
 import json
+import os
 import re
 import signal
 import subprocess
@@ -47,6 +48,8 @@ def test_report_writes_one_file_and_says_what_is_in_it(folder: Path) -> None:
         (("nope", "--out", "page.html"), 3, "no such rollout"),
         (("hostile", "--out", "missing/page.html"), 2, "does not exist"),
         (("hostile", "--out", "page.html", "--store", "none.db"), 3, "no store"),
+        (("hostile", "--out", "page.html", "--store", "."), 3, "it is a folder"),
+        (("hostile", "--out", ".", "--force"), 2, "is a folder"),
     ],
 )
 def test_report_leaves_nothing_where_it_cannot_work(
@@ -58,6 +61,18 @@ def test_report_leaves_nothing_where_it_cannot_work(
     assert (done.returncode, len(done.stderr.splitlines())) == (code, 1)
     assert words in done.stderr
     assert set(folder.iterdir()) == before
+
+
+@pytest.mark.parametrize("form", [(), ("--json",)])
+@pytest.mark.parametrize("command", ["show", "check"])
+def test_a_reader_who_has_had_enough_gets_no_verdict(folder: Path, command: str, form: tuple[str, ...]) -> None:
+    """A pipe that was closed ends a command as SIGPIPE would, without a word: neither all is well nor a finding."""
+    ours, theirs = os.pipe()
+    os.close(ours)
+    with os.fdopen(theirs, "wb") as pipe:
+        arguments = [*TURNKEEP, command, "hostile", *form]
+        done = subprocess.run(arguments, cwd=folder, stdout=pipe, stderr=subprocess.PIPE, timeout=60)
+    assert (done.returncode, done.stderr) == (141, b"")
 
 
 def test_without_jinja_the_command_says_what_to_install(folder: Path) -> None:

@@ -68,6 +68,21 @@ def test_json_has_it_for_machines(store: Path) -> None:
     assert shown["findings"]["error"] == 1
 
 
+def test_what_a_runtime_or_a_tool_left_is_told_safely(tmp_path: Path) -> None:
+    """An unfinished tool shows, and names, scopes and gaps of odd characters reach the terminal spelled out."""
+    odd, path = "a \x1b[31m \ud83d", str(tmp_path / "a.db")
+    with open_store(path) as opened, Rollout.open(opened, "r", scope=odd) as rollout:
+        rollout.add_gap(odd, detail=odd)
+        rollout.add_tool({"name": odd, "arguments": "{}", "state": "begun"})
+    for arguments in (["ls"], ["show", "r"]):
+        command = [sys.executable, "-m", "turnkeep.cli.main", *arguments, "--store", path]
+        environment = {"COLUMNS": "300", "PATH": "", "PYTHONIOENCODING": "utf-8"}
+        done = subprocess.run(command, capture_output=True, encoding="utf-8", timeout=60, env=environment)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert ("\\u001b[31m \\ud83d" in done.stdout, "\x1b" in done.stdout) == (True, False)
+    assert "began and left no output" in done.stdout
+
+
 @given(st.lists(st.floats(-50, 1), max_size=90), st.integers(1, 30))
 def test_a_sparkline_shows_the_least_likely_token(log_probs: list[float], width: int) -> None:
     """It is as long as there are tokens, or as wide as it may be, and its tallest bar is the least likely token's."""

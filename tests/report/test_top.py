@@ -22,6 +22,7 @@ from turnkeep.history.capture import capture
 from turnkeep.history.turn import Turn
 from turnkeep.report.glance import Glance, Watch
 from turnkeep.rollout.record import Rollout
+from turnkeep.rollout.references import named_blobs
 from turnkeep.rollout.view import RolloutView
 from turnkeep.store.memory import MemoryStore
 from turnkeep.store.open import open_store
@@ -117,6 +118,37 @@ def test_a_damaged_rollout_is_told_and_the_others_are_shown(tmp_path: Path) -> N
         store._db.execute("UPDATE records SET document = '{}' WHERE rollout = 1")
         first, second = Watch(store).look()
     assert (first.error is None, second.error) == (False, None)
+
+
+def test_a_rollout_that_was_deleted_and_began_anew_is_counted_anew() -> None:
+    """Nothing of the rollout that had the id before is left in the counters."""
+    store = MemoryStore()
+    watch = Watch(store)
+    for size in (5, 2):
+        with Rollout.open(store, "r", scope=SCOPE) as rollout:
+            rollout.add_turn(make_turn(training(range(size), range(size), [-0.5] * size)))
+            begin(rollout, [{"role": "user", "content": "Go."}] * size)
+        assert watch.look() == Watch(store).look()
+        assert watch.look()[0].tokens == size
+        store.delete(["r"], named_blobs)
+
+
+class Pruned(MemoryStore):
+    """A store of which a rollout is deleted each time just after it was listed."""
+
+    def rollouts(self) -> list[str]:
+        """The ids; the first is gone when they are used."""
+        found = super().rollouts()
+        self.delete(found[:1], named_blobs)
+        return found
+
+
+def test_a_rollout_that_is_deleted_while_it_is_looked_at_is_no_damage() -> None:
+    """One that goes between being listed and being read is left out, and the others are shown."""
+    store = Pruned()
+    for rollout in "abc":
+        Rollout.open(store, rollout).close()
+    assert [(glance.rollout, glance.error) for glance in Watch(store).look()] == [("b", None), ("c", None)]
 
 
 def test_the_pace_is_that_of_the_last_minute() -> None:

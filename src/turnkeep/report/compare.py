@@ -4,7 +4,7 @@ Exact: integers by value, floats by their bits, strings code point for code poin
 """
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 from typing import Any, NamedTuple
@@ -193,9 +193,10 @@ def text_index(one: str, other: str) -> int:
     return next((index for index, (left, right) in pairs if left != right), min(len(one), len(other)))
 
 
-def replay(rollout: RolloutView) -> Compared:
+def replay(rollout: RolloutView, advance: Callable[[], None] = lambda: None) -> Compared:
     """Compare a rollout with its evidence: each turn captured again from its response, each request projected again.
 
+    `advance` is called after each policy call.
     Raises ConfigurationError where it has no policy calls, CorruptRecord where it is damaged.
     """
     if not rollout.calls:
@@ -207,12 +208,12 @@ def replay(rollout: RolloutView) -> Compared:
         if found is not None:
             return Compared(turns, requests, replace(found, call=call.number))
         requests += 1
-        if call.turn is None:
-            continue
-        found = _replay_turn(rollout, call, call.turn)
-        if found is not None:
-            return Compared(turns, requests, replace(found, call=call.number, turn=call.turn))
-        turns += 1
+        if call.turn is not None:
+            found = _replay_turn(rollout, call, call.turn)
+            if found is not None:
+                return Compared(turns, requests, replace(found, call=call.number, turn=call.turn))
+            turns += 1
+        advance()
     return Compared(turns, requests, None)
 
 

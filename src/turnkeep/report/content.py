@@ -12,7 +12,7 @@ from turnkeep.check.finding import Finding, Severity
 from turnkeep.errors import TurnkeepError
 from turnkeep.report.arrays import Carried, carry
 from turnkeep.report.experts import Experts, Tally
-from turnkeep.report.measure import Numbers, Seen, see_turns, why_portable
+from turnkeep.report.measure import Numbers, Seen, finite_mean, see_turns, unsettled, why_portable
 from turnkeep.report.talk import Block, Message, blocks_of_turn, message_of
 from turnkeep.rollout.conversation import conversation
 from turnkeep.rollout.evidence import CallRecord
@@ -91,10 +91,9 @@ class Content:
 
     @property
     def mean_log_prob(self) -> float | None:
-        """The mean log prob of all generated tokens."""
+        """The mean log prob of all generated tokens; None where there is none that is finite."""
         log_probs = [card.numbers.log_probs for card in self.cards if card.numbers.log_probs is not None]
-        joined = np.concatenate(log_probs) if log_probs else np.zeros(0)
-        return float(joined.mean()) if joined.size else None
+        return finite_mean(np.concatenate(log_probs)) if log_probs else None
 
     def count(self, severity: str) -> int:
         """How many findings are of a severity."""
@@ -106,7 +105,7 @@ def gather(rollout: RolloutView, advance: Callable[[], object] = lambda: None) -
     cards, tally = [], Tally()
     for seen in see_turns(rollout):
         cards.append(make_card(rollout, seen))
-        tally.add(seen.samples, seen.numbers.shared)
+        tally.add(seen.samples, seen.shared)
         advance()
     entries, damage = _entries(rollout, cards)
     return Content(
@@ -115,7 +114,7 @@ def gather(rollout: RolloutView, advance: Callable[[], object] = lambda: None) -
         entries,
         group_findings(check_rollout(rollout)),
         tuple(call for call in rollout.calls if call.failure or call.attempts or call.turn is None),
-        tuple(_failures(rollout)),
+        tuple(unsettled(rollout)),
         tally.result(),
         _prompts(cards),
         (
@@ -162,18 +161,6 @@ def _entries(rollout: RolloutView, cards: list[Card]) -> tuple[tuple[Card | Mess
         ), None
     except TurnkeepError as error:
         return tuple(cards), str(error)
-
-
-def _failures(rollout: RolloutView) -> Iterable[str]:
-    try:
-        for tool in rollout.tools():
-            if tool.get("state") != "done":
-                yield f"the tool {tool.get('name')} (number {tool.get('number')}) began and left no output"
-        for failure in rollout.failures:
-            place = "" if failure.get("entry") is None else f" (history entry {failure['entry']})"
-            yield f"{failure.get('type')}: {failure.get('message')}{place}"
-    except TurnkeepError as error:
-        yield str(error)
 
 
 def group_findings(findings: Iterable[Finding]) -> tuple[FindingGroup, ...]:

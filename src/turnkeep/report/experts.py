@@ -1,5 +1,6 @@
 """Which experts a rollout's tokens took: how evenly each layer used them in each turn, and each expert's load."""
 
+from collections.abc import Sequence
 from functools import reduce
 from typing import NamedTuple
 
@@ -44,13 +45,13 @@ class Tally:
         self._missing = 0
         self._remark: str | None = None
 
-    def add(self, samples: tuple[Sample, ...], shared: int | None) -> None:
-        """Count a turn; of routes that cover the whole prompt, those from position `shared` on are new."""
+    def add(self, samples: Sequence[Sample], shared: Sequence[int | None]) -> None:
+        """Count a turn; of a sample's routes that cover its whole prompt, those from position `shared` on are new."""
         counts = None
-        for sample in samples:
+        for sample, start in zip(samples, shared, strict=True):
             if sample.routes is None or sample.routes.experts is None or not sample.routes.experts.size:
                 continue
-            counted = self._count(_new_rows(sample, shared if sample is samples[-1] else None), sample.turn)
+            counted = self._count(_new_rows(sample, start), sample.turn)
             counts = counted if counts is None or counted is None else _add(counts, counted)
         self._turns.append(counts)
 
@@ -70,11 +71,11 @@ class Tally:
         return counts
 
     def result(self) -> Experts | None:
-        """All that was counted; None where no turn has routes."""
+        """All that was counted; None where no turn has routes. Where none can be drawn there is only the remark."""
         counted = [counts for counts in self._turns if counts is not None]
-        if not counted:
+        if not counted and self._remark is None:
             return None
-        load = reduce(_add, counted)
+        load = reduce(_add, counted, np.zeros((0, 0), dtype=np.int64))
         layers = load.shape[0]
         effective = np.full((len(self._turns), layers), np.nan, dtype=np.float32)
         used = np.zeros((len(self._turns), layers), dtype=np.uint16)

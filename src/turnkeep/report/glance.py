@@ -40,6 +40,7 @@ class Glance(NamedTuple):
 class _Memory:
     """What is known of a rollout from earlier looks: rows are read once, but for calls that were open."""
 
+    begun: str
     calls: int = 0
     turns: int = 0
     open: set[int] = field(default_factory=set)
@@ -56,14 +57,21 @@ class Watch:
 
     def look(self) -> list[Glance]:
         """Every rollout, in the order in which they began. What is damaged says so."""
-        return [self._glance(rollout) for rollout in self._store.rollouts()]
+        glances = [self._glance(rollout) for rollout in self._store.rollouts()]
+        if any(glance.error is not None for glance in glances):
+            there = self._store.rollouts()  # one that was deleted since it was listed is no damage
+            return [glance for glance in glances if glance.error is None or glance.rollout in there]
+        return glances
 
     def _glance(self, rollout: str) -> Glance:
-        live = self._store.is_written(rollout)
-        memory = self._memories.setdefault(rollout, _Memory())
+        live = False
         try:
+            live = self._store.is_written(rollout)
             with self._store.snapshot():
                 state = read_state(self._store.state(rollout))
+                memory = self._memories.get(rollout)
+                if memory is None or memory.begun != state.begun:  # or it was deleted and began anew
+                    memory = self._memories[rollout] = _Memory(state.begun)
                 self._read_calls(rollout, memory, state)
                 self._read_turns(rollout, memory, state)
         except TurnkeepError as error:

@@ -29,23 +29,28 @@ class Numbers(NamedTuple):
 
     @property
     def mean_log_prob(self) -> float | None:
-        """The mean of the log probs."""
-        return None if self.log_probs is None or not self.log_probs.size else float(self.log_probs.mean())
+        """The mean of the log probs; None where there is none that is finite."""
+        return None if self.log_probs is None else finite_mean(self.log_probs)
 
     @property
     def least_log_prob(self) -> float | None:
-        """The lowest log prob: the token that the policy found least likely."""
-        return None if self.log_probs is None or not self.log_probs.size else float(self.log_probs.min())
+        """The lowest log prob: the token that the policy found least likely. None where it is not finite."""
+        least = -np.inf if self.log_probs is None else float(self.log_probs.min(initial=np.inf))
+        return least if np.isfinite(least) else None
 
 
 class Seen(NamedTuple):
-    """A turn as it was read: the turn and its training fields, or the error where it is damaged."""
+    """A turn as it was read: the turn and its training fields, or the error where it is damaged.
+
+    `shared` has for each of `samples` what `Numbers.shared` has for the last.
+    """
 
     number: int
     call: int | None
     turn: Turn | None
     samples: tuple[Sample, ...]
     numbers: Numbers
+    shared: tuple[int | None, ...] = ()
     error: TurnkeepError | None = None
 
 
@@ -58,14 +63,17 @@ def see_turns(rollout: RolloutView) -> Iterator[Seen]:
             turn = rollout.turn(number)
         except TurnkeepError as error:
             before = None  # what the next prompt goes on from is not known
-            yield Seen(number, call, None, (), Numbers(), error)
+            yield Seen(number, call, None, (), Numbers(), error=error)
             continue
         samples = read_samples(number, turn)
-        yield Seen(number, call, turn, samples, _measure(samples, before))
-        before = next((sample for sample in reversed(samples) if sample.is_trainable), before)
+        shared = []
+        for sample in samples:
+            shared.append(shared_ids(sample, before))
+            before = sample if sample.is_trainable else before
+        yield Seen(number, call, turn, samples, _measure(samples, shared), tuple(shared))
 
 
-def _measure(samples: Sequence[Sample], before: Sample | None) -> Numbers:
+def _measure(samples: Sequence[Sample], shared: Sequence[int | None]) -> Numbers:
     if not samples:
         return Numbers()
     last = samples[-1]
@@ -73,11 +81,18 @@ def _measure(samples: Sequence[Sample], before: Sample | None) -> Numbers:
     log_probs = [sample.log_probs for sample in samples if sample.log_probs is not None]
     return Numbers(
         None if last.prompt is None else len(last.prompt),
-        shared_ids(last, samples[-2] if len(samples) > 1 else before),
+        shared[-1],
         sum(map(len, generated)) if generated else None,
         np.concatenate(log_probs) if log_probs else None,
         next((_experts(sample) for sample in reversed(samples) if sample.routes is not None), None),
     )
+
+
+def finite_mean(log_probs: Array) -> float | None:
+    """The mean of log probs [n]; None where there are none, or it is beyond all floats."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        mean = float(log_probs.mean()) if log_probs.size else np.nan
+    return mean if np.isfinite(mean) else None
 
 
 def shared_ids(sample: Sample, before: Sample | None) -> int | None:
@@ -118,3 +133,16 @@ def kind_of(part: Any) -> str:
     native = part.native
     opaque = part.kind == "text" and not part.text and native is not None and native.get("type") != "message"
     return "hosted" if opaque else str(part.kind)
+
+
+def unsettled(rollout: RolloutView) -> Iterator[str]:
+    """In words: tools marked `once` that a person has to settle, and failures that came before any policy call."""
+    try:
+        for tool in rollout.tools():
+            if tool.get("state") != "done":
+                yield f"the tool {tool.get('name')} (number {tool.get('number')}) began and left no output"
+        for failure in rollout.failures:
+            place = "" if failure.get("entry") is None else f" (history entry {failure['entry']})"
+            yield f"{failure.get('type')}: {failure.get('message')}{place}"
+    except TurnkeepError as error:
+        yield str(error)

@@ -21,6 +21,8 @@
   const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
   const digits = (value) => (Object.is(value, -0) ? "-0" : String(value));
   const grouped = (value) => value.toLocaleString("en", { maximumFractionDigits: 3 });
+  // beside an axis there is room for nine characters
+  const brief = (value) => (value < 1e6 ? grouped(value) : value.toLocaleString("en", { notation: "compact", maximumFractionDigits: 3 }));
 
   function mix(from, to, share) {
     const parts = [1, 3, 5].map((at) => {
@@ -107,7 +109,7 @@
           context.fillStyle = line;
           context.fillRect(left, Math.round(y(value)), wide - left, 1);
           context.fillStyle = quiet;
-          context.fillText(grouped(value), left - 8, y(value) + 4);
+          context.fillText(brief(value), left - 8, y(value) + 4);
         }
         const gap = pitch > 4 ? Math.min(4, pitch * 0.25) : 0;
         for (let i = 0; i < count; i++) {
