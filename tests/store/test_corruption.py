@@ -10,6 +10,8 @@ import msgspec
 import pytest
 from rollout_samples import SCOPE, fill_rollout, readings
 
+from turnkeep.cli.output import EXIT_FOUND
+from turnkeep.cli.verify import verify_store
 from turnkeep.errors import CorruptRecord, TurnkeepError
 from turnkeep.rollout.record import Rollout
 from turnkeep.rollout.verify import verify_rollout
@@ -283,3 +285,13 @@ class changed_blob:  # noqa: N801 - reads as a word
 
     def __exit__(self, *_: object) -> None:
         self._flip()
+
+
+def test_a_damaged_id_is_damage(whole: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """A rollout whose id was hit is told by `verify` as damage, not as one that is not there (contract 9.3)."""
+    path = tmp_path / "a.db"
+    shutil.copy(whole, path)
+    with closing(sqlite3.connect(path)) as db, db:
+        db.execute("UPDATE rollouts SET id = CAST(X'72FF' AS TEXT) WHERE id = 'r-2'")
+    assert verify_store(str(path), None, as_json=False) == EXIT_FOUND
+    assert "corrupt r\\udcff" in capfd.readouterr().out

@@ -176,3 +176,11 @@ def test_symlinks_share_locks(tmp_path: Path) -> None:
     finally:
         for store in opened:
             store.close()
+
+
+def test_a_store_that_cannot_be_written_says_what_it_needs(tmp_path: Path) -> None:
+    """Where SQLite refuses to write, the error says that the folder has to be writable, and names the file."""
+    with SqliteStore(tmp_path / "a.db") as store:
+        store._db.execute("PRAGMA query_only = 1").fetchall()
+        with pytest.raises(StoreError, match=r"a\.db: .*a folder that can be written"):
+            store.write("r", b"{}")

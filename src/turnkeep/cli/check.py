@@ -2,12 +2,9 @@
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from turnkeep.check.doctor import check_rollout, is_fit, report_damage
+from turnkeep.check.doctor import check_stored, is_fit
 from turnkeep.check.finding import ERROR, NOTE, PROFILES, WARNING, Finding, Severity
 from turnkeep.cli.output import EXIT_FOUND, console, print_json, printable, watched
-from turnkeep.errors import TurnkeepError, UnknownRollout
-from turnkeep.rollout.view import RolloutView
-from turnkeep.store.base import Store
 from turnkeep.store.open import open_store
 
 if TYPE_CHECKING:
@@ -42,7 +39,7 @@ def check_store(
     with open_store(url, create=False) as store:
         chosen = list(dict.fromkeys(names)) or store.rollouts()
         found = {
-            name: _check(store, name, profile, vocabulary=vocabulary, experts=experts)
+            name: check_stored(store, name, profile, vocabulary=vocabulary, experts=experts)
             for name in watched(chosen, len(chosen), "checking", quiet=as_json)
         }
     fit = all(map(is_fit, found.values()))
@@ -56,16 +53,6 @@ def check_store(
         _print_groups(group(finding for findings in found.values() for finding in findings), len(found) > 1)
         _print_verdict(found, profile)
     return 0 if fit else EXIT_FOUND
-
-
-def _check(store: Store, name: str, profile: str | None, **limits: int | None) -> list[Finding]:
-    try:
-        view = RolloutView(store, name)
-    except UnknownRollout:
-        raise
-    except TurnkeepError as error:
-        return [report_damage(name, error)]
-    return check_rollout(view, profile, **limits)
 
 
 def group(findings: "Iterable[Finding]") -> list[Group]:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from turnkeep.cli.output import EXIT_FOUND, console, print_json, printable
+from turnkeep.cli.output import EXIT_FOUND, console, print_json, printable, progress
 from turnkeep.errors import ConfigurationError
 from turnkeep.rollout.view import RolloutView
 from turnkeep.store.open import open_store
@@ -37,7 +37,8 @@ def diff_rollouts(
     with open_store(url, create=False) as store:
         view = RolloutView(store, rollout)
         if other is None:
-            found = compare.replay(view)
+            with progress(len(view.calls), "replaying", quiet=as_json) as advance:
+                found = compare.replay(view, lambda: advance(1))
         else:
             with open_store(url if other_url is None else other_url, create=False) as other_store:
                 found = compare.compare_rollouts(view, RolloutView(other_store, other), frozenset(ignore))

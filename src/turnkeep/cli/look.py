@@ -9,6 +9,7 @@ from turnkeep.cli.output import console, print_bytes, print_json, printable, sho
 from turnkeep.errors import TurnkeepError, UnknownRollout
 from turnkeep.history.projection import project
 from turnkeep.rollout.view import RolloutView
+from turnkeep.store.base import Store
 from turnkeep.store.open import open_store
 from turnkeep.wire.json import dumps
 
@@ -22,7 +23,7 @@ _BARS = "▁▂▃▄▅▆▇█"
 def list_store(url: str, *, as_json: bool) -> None:
     """Print the rollouts of a store."""
     with open_store(url, create=False) as store:
-        rows = [_summary(store, name) for name in store.rollouts()]
+        rows = [_summary_or_damage(store, name) for name in store.rollouts()]
     if as_json:
         for row in rows:
             print_json(row)
@@ -41,24 +42,26 @@ def list_store(url: str, *, as_json: bool) -> None:
         table.add_column(name, justify=justify)  # type: ignore[arg-type]
     for row in rows:
         colour = "green" if row["state"] == "good" else "red"
-        state = f"[{colour}]{escape(row['state'])}[/]"
+        state = f"[{colour}]{escape(printable(row['state']))}[/]"
         gaps = ", ".join(gap["code"] for gap in row.get("gaps", [])) or "-"
-        table.add_row(
-            escape(row["rollout"]), str(row.get("turns", "?")), str(row.get("calls", "?")), state, escape(gaps)
-        )
+        numbers = (str(row.get(name, "?")) for name in ("turns", "calls"))
+        table.add_row(escape(printable(row["rollout"])), *numbers, state, escape(printable(gaps)))
     console().print(table if rows else "no rollouts yet")
 
 
-def _summary(store: Any, name: str) -> dict[str, Any]:
+def _summary_or_damage(store: Store, name: str) -> dict[str, Any]:
     try:
-        view = RolloutView(store, name)
+        return _summary(RolloutView(store, name))
     except TurnkeepError as error:
         return {"rollout": name, "state": f"damaged: {error.message}", "error": error.to_json()}
+
+
+def _summary(view: RolloutView) -> dict[str, Any]:
     state = "good" if view.gradable else f"ungradable: {(view.failure or {}).get('type')}"
     if any(call.in_flight for call in view.calls):
         state = "a call in flight" if view.gradable else state
     return {
-        "rollout": name,
+        "rollout": view.id,
         "begun": view.begun,
         "scope": view.scope,
         "turns": view.turn_count,
@@ -75,11 +78,11 @@ def show_rollout(url: str, rollout: str, *, as_json: bool) -> None:
     """Print one rollout."""
     from turnkeep.check.doctor import check_rollout
     from turnkeep.check.finding import Severity
-    from turnkeep.report.measure import see_turns
+    from turnkeep.report.measure import see_turns, unsettled
 
     with open_store(url, create=False) as store:
         view = RolloutView(store, rollout)
-        summary = _summary(store, rollout)
+        summary = _summary(view)
         turns = [_turn_summary(view, seen) for seen in see_turns(view)]
         calls = [
             {"call": call.number, "in_flight": call.in_flight, "failure": call.failure, "attempts": len(call.attempts)}
@@ -88,13 +91,14 @@ def show_rollout(url: str, rollout: str, *, as_json: bool) -> None:
         ]
         severities = [finding.severity for finding in check_rollout(view)]
         tools = view.tools()
+        before = list(unsettled(view))
         rest = {"failure": view.failure, "difference": view.difference, "failures": view.failures}
     found = {severity.value: severities.count(severity) for severity in Severity}
     if as_json:
         lists = {"turn_list": turns, "unusual_calls": calls, "tools": tools, "findings": found}
         print_json({**summary, **rest, **lists})
     else:
-        _print_rollout(summary, turns, calls, rest, found)
+        _print_rollout(summary, turns, calls, rest, before, found)
 
 
 def _turn_summary(view: RolloutView, seen: "Seen") -> dict[str, Any]:
@@ -149,14 +153,16 @@ def _print_rollout(
     turns: list[dict[str, Any]],
     calls: list[dict[str, Any]],
     rest: dict[str, Any],
+    before: list[str],
     found: dict[str, int],
 ) -> None:
     from rich.markup import escape
 
     out = console()
-    out.print(f"[bold]{escape(summary['rollout'])}[/]  {escape(summary['state'])}  begun {summary['begun'][:19]}")
+    state = escape(printable(summary["state"]))
+    out.print(f"[bold]{escape(summary['rollout'])}[/]  {state}  begun {summary['begun'][:19]}")
     budget = "no bound" if summary["max_policy_calls"] is None else f"of {summary['max_policy_calls']}"
-    out.print(f"scope {escape(str(summary['scope']))}")
+    out.print(f"scope {escape(printable(str(summary['scope'])))}")
     out.print(f"{summary['used']} policy calls charged ({budget})\n")
     out.print(f"[bold]turn   prompt     gen  mean lp  {'log probs':<20}{'experts':>13}  replay[/]")
     for turn in turns:
@@ -170,6 +176,8 @@ def _print_rollout(
         out.print(f"[yellow]call {call['call']}[/]: {escape(shorten(printable(what), 160))}")
     for gap in summary["gaps"]:
         out.print(f"[yellow]gap[/] {escape(printable(gap['code']))}: {escape(printable(str(gap['detail'])))}")
+    for each in before:
+        out.print(f"[yellow]besides[/] {escape(shorten(printable(each), 160))}")
     for name in ("failure", "difference"):
         if rest[name]:
             out.print(f"[red]{name}[/]: {escape(printable(dumps(rest[name]).decode()))}")

@@ -20,6 +20,8 @@ EXIT_USAGE = 2
 """Arguments that cannot work."""
 EXIT_FAILED = 3
 """Anything else that went wrong."""
+EXIT_PIPE = 141
+"""The reader of a pipe has had enough: no verdict, but what a shell says of a program that SIGPIPE ended."""
 
 
 def print_json(value: Any) -> None:
@@ -37,7 +39,12 @@ def console(*, stderr: bool = False) -> "Console":
     """Where tables go."""
     from rich.console import Console
 
-    return Console(stderr=stderr, highlight=False)
+    class Printer(Console):
+        def on_broken_pipe(self) -> None:
+            """Pass the error on to `readable_errors`: Rich would leave with 1, which says that something was found."""
+            raise  # Rich calls this where it has caught the error
+
+    return Printer(stderr=stderr, highlight=False)
 
 
 @contextmanager
@@ -50,8 +57,8 @@ def readable_errors(*, as_json: bool = False) -> Iterator[None]:
     except TurnkeepError as error:
         _leave(error, EXIT_FAILED, as_json)
     except BrokenPipeError:
-        sys.stderr.close()  # the reader has had enough
-        sys.exit(0)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what is still to be flushed
+        sys.exit(EXIT_PIPE)
     except OSError as error:
         _leave(StoreError(str(error)), EXIT_FAILED, as_json)
     except KeyboardInterrupt:
@@ -62,7 +69,7 @@ def _leave(error: TurnkeepError, code: int, as_json: bool) -> NoReturn:
     if as_json:
         sys.stderr.buffer.write(dumps({"error": error.to_json()}) + b"\n")
     else:
-        sys.stderr.write(f"turnkeep: {error}\n")
+        sys.stderr.write(f"turnkeep: {printable(str(error))}\n")
     sys.exit(code)
 
 
@@ -79,7 +86,12 @@ def printable(text: str) -> str:
 
 @contextmanager
 def replacing(target: Path) -> Iterator[BinaryIO]:
-    """A file beside `target` that takes its place, whole and durable, where nothing went wrong."""
+    """A file beside `target` that takes its place, whole and durable, where nothing went wrong.
+
+    Raises ConfigurationError where `target` is a folder, OSError.
+    """
+    if target.is_dir():
+        raise ConfigurationError(f"{target} is a folder: name a file", field="out")
     handle, name = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".part", dir=target.parent)
     try:
         with os.fdopen(handle, "wb") as file:
@@ -93,6 +105,11 @@ def replacing(target: Path) -> Iterator[BinaryIO]:
     except BaseException:
         Path(name).unlink(missing_ok=True)
         raise
+    folder = os.open(target.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
 
 
 @contextmanager

@@ -1,12 +1,13 @@
 """`turnkeep import gym`, `import nooa` and `export gym`."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from turnkeep.cli.output import EXIT_FOUND, console, print_json, printable, progress, replacing
+from turnkeep.cli.output import EXIT_FOUND, console, print_json, printable, progress, replacing, watched
+from turnkeep.cli.transfer_atif import chosen
 from turnkeep.errors import ArchiveError, ConfigurationError, MalformedItem
 from turnkeep.export.gym_import import Result, import_gym
 from turnkeep.export.gym_jsonl import Written, export_gym
@@ -139,28 +140,22 @@ def import_nooa_file(path: Path, url: str, scope: str, revision: str, rollout: s
 
 def export_gym_file(rollouts: Sequence[str], url: str, target: Path, *, every: bool, force: bool, as_json: bool) -> int:
     """Write rollouts as Gym rollout JSONL and print what the rows do not say. Returns the exit code."""
-    if every == bool(rollouts):
-        raise ConfigurationError("say which rollouts, or --all", field="ROLLOUT")
+    if target.exists() and not target.is_file():
+        raise ConfigurationError(f"{target} is no file that can be replaced", field="out")
     if target.exists() and not force:
         raise ConfigurationError(f"{target} is there; --force writes over it", field="out")
     if not target.parent.is_dir():
         raise ConfigurationError(f"the folder of {target} does not exist", field="out")
     with open_store(url, create=False) as store:
-        names = store.rollouts() if every else list(dict.fromkeys(rollouts))
-        with replacing(target) as file, progress(len(names), "exporting", quiet=as_json) as advance:
-            written = [*_advancing(export_gym(store, names, file), advance)]
+        names = chosen(rollouts, store, every=every)
+        with replacing(target) as file:
+            written = [*watched(export_gym(store, names, file), len(names), "exporting", quiet=as_json)]
     unsaid = [each for each in written if each.error is not None or each.remarks]
     if as_json:
         print_json({"file": str(target), "rollouts": [_written_json(each) for each in written]})
     else:
         _print_written(target, written)
     return EXIT_FOUND if unsaid else 0
-
-
-def _advancing(written: Iterable[Written], advance: Any) -> Iterator[Written]:
-    for each in written:
-        advance(1)
-        yield each
 
 
 def _written_json(each: Written) -> dict[str, Any]:

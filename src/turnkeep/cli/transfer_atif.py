@@ -1,5 +1,6 @@
 """`turnkeep export atif` and `import atif`."""
 
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,13 +10,14 @@ import typer
 
 from turnkeep.cli.options import AsJson, Store
 from turnkeep.cli.output import EXIT_FOUND, console, print_json, printable, readable_errors, watched
-from turnkeep.errors import ConfigurationError, TurnkeepError
+from turnkeep.errors import ConfigurationError
 from turnkeep.export.staging import check_target
 from turnkeep.store.open import DEFAULT_URL, open_store
 
 if TYPE_CHECKING:
     from turnkeep.check.finding import Finding
     from turnkeep.export.atif import Examined, Written
+    from turnkeep.store.base import Store as RolloutStore
 
 _SHOWN = 20
 """Reasons that are shown one by one; --json has them all."""
@@ -49,9 +51,7 @@ def _export(rollouts: Sequence[str], url: str, target: Path, *, every: bool, len
     check_target(target)
     load_models()
     with open_store(url, create=False) as store:
-        names = chosen(rollouts, store.rollouts(), every=every)
-        for name in names:
-            store.state(name)  # raises UnknownRollout
+        names = chosen(rollouts, store, every=every)
         examined = list(watched(examine(store, names), len(names), "examining", quiet=as_json))
         refused = [each for each in examined if (each.obstacles if lenient else each.reasons)]
         written: list[Written] = []
@@ -66,11 +66,14 @@ def _export(rollouts: Sequence[str], url: str, target: Path, *, every: bool, len
     return EXIT_FOUND if refused else 0
 
 
-def chosen(rollouts: Sequence[str], there: Sequence[str], *, every: bool) -> list[str]:
-    """The rollouts to export. Raises ConfigurationError where it is not said which."""
+def chosen(rollouts: Sequence[str], store: "RolloutStore", *, every: bool) -> list[str]:
+    """The rollouts to export. Raises ConfigurationError where it is not said which, UnknownRollout."""
     if every == bool(rollouts):
         raise ConfigurationError("say which rollouts, or --all", field="ROLLOUT")
-    return list(there) if every else list(dict.fromkeys(rollouts))
+    there = store.rollouts()
+    for name in set(rollouts).difference(there):
+        store.state(name)  # raises UnknownRollout
+    return there if every else list(dict.fromkeys(rollouts))
 
 
 def _reason_json(reason: "Finding") -> dict[str, Any]:
@@ -165,6 +168,7 @@ def import_atif(
 
 def _import(paths: Sequence[Path], url: str, rollout: str | None, *, as_json: bool) -> int:
     from turnkeep.export.atif_import import import_atif
+    from turnkeep.export.imports import OF_ONE_ROLLOUT
 
     files = [*_documents(paths)]
     if rollout is not None and len(files) > 1:
@@ -174,7 +178,7 @@ def _import(paths: Sequence[Path], url: str, rollout: str | None, *, as_json: bo
         for path in watched(files, len(files), "importing", quiet=as_json):
             try:
                 told = import_atif(path, store, rollout=rollout)._asdict()
-            except TurnkeepError as error:
+            except OF_ONE_ROLLOUT as error:
                 told = {"error": error.to_json(), "reason": str(error)}
             done.append({"file": str(path), **told})
     if as_json:
@@ -189,8 +193,8 @@ def _documents(paths: Sequence[Path]) -> list[Path]:
     """The files, and the documents in the folders. Raises ConfigurationError where there are none."""
     found: list[Path] = []
     for path in paths:
-        inside = sorted(path.glob("*.json")) if path.is_dir() else [path]
-        if not inside or not inside[0].is_file():
+        inside = sorted(each for each in path.glob("*.json") if not each.is_dir()) if path.is_dir() else [path]
+        if not inside or not (path.is_dir() or os.path.lexists(path)):
             raise ConfigurationError(f"there is no document {path}", field="FILE")
         found += inside
     return found

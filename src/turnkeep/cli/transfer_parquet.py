@@ -41,9 +41,7 @@ def _export(rollouts: Sequence[str], url: str, target: Path, *, every: bool, as_
     check_target(target)
     arrow_schema()  # raises where pyarrow is missing
     with open_store(url, create=False) as store:
-        names = chosen(rollouts, store.rollouts(), every=every)
-        for name in names:
-            store.state(name)  # raises UnknownRollout
+        names = chosen(rollouts, store, every=every)
         written = [*watched(export_parquet(store, names, target), len(names), "exporting", quiet=as_json)]
     path = target / FILE
     size = path.stat().st_size

@@ -3,7 +3,7 @@
 from typing import Any
 
 from turnkeep.cli.output import EXIT_FOUND, console, print_json, printable, watched
-from turnkeep.errors import TurnkeepError
+from turnkeep.errors import TurnkeepError, UnknownRollout
 from turnkeep.rollout.verify import Finding, verify_rollout
 from turnkeep.rollout.view import RolloutView
 from turnkeep.store.base import Store
@@ -15,7 +15,10 @@ def verify_store(url: str, rollout: str | None, *, as_json: bool) -> int:
     with open_store(url, create=False) as store:
         damage: list[str] = getattr(store, "check_file", list)()
         names = [rollout] if rollout is not None else store.rollouts()
-        results = {name: _verify(store, name) for name in watched(names, len(names), "verifying", quiet=as_json)}
+        verified = ((name, _verify(store, name)) for name in watched(names, len(names), "verifying", quiet=as_json))
+        results = {name: found for name, found in verified if found is not None}
+        if rollout is not None and not results:
+            raise UnknownRollout(f"{url} holds no such rollout", rollout=rollout)
     sound = not damage and not any(findings for _, findings in results.values())
     if as_json:
         rollouts = [
@@ -28,12 +31,13 @@ def verify_store(url: str, rollout: str | None, *, as_json: bool) -> int:
     return 0 if sound else EXIT_FOUND
 
 
-def _verify(store: Store, name: str) -> tuple[dict[str, int], list[Finding]]:
+def _verify(store: Store, name: str) -> tuple[dict[str, int], list[Finding]] | None:
+    """What there is and what is wrong with it; None where there is no such rollout (any more)."""
     try:
         view = RolloutView(store, name)
     except TurnkeepError as error:
-        if type(error).__name__ == "UnknownRollout":
-            raise
+        if isinstance(error, UnknownRollout) and name not in store.rollouts():
+            return None
         found = Finding("corrupt", error.message, error.turn, error.call, error.item, error.field)
         return {"turns": 0, "calls": 0}, [found]
     return {"turns": view.turn_count, "calls": len(view.calls)}, list(verify_rollout(view))
@@ -47,12 +51,12 @@ def _print_table(results: dict[str, tuple[dict[str, int], list[Finding]]], damag
     table = Table("rollout", "turns", "calls", "verdict", box=None, pad_edge=False, header_style="bold")
     for name, (counts, findings) in results.items():
         verdict = f"[red]{len(findings)} found[/]" if findings else "[green]exact[/]"
-        table.add_row(escape(name), str(counts["turns"]), str(counts["calls"]), verdict)
+        table.add_row(escape(printable(name)), str(counts["turns"]), str(counts["calls"]), verdict)
     out.print(table)
     for name, (_, findings) in results.items():
         for finding in findings:
             where = ", ".join(f"{key} {value}" for key, value in _places(finding).items())
-            out.print(f"[red]{finding.rule}[/] {escape(name)} {where}: {escape(printable(finding.message))}")
+            out.print(f"[red]{finding.rule}[/] {escape(printable(name))} {where}: {escape(printable(finding.message))}")
     for line in damage:
         out.print(f"[red]damaged file[/]: {escape(line)}")
 

@@ -69,6 +69,8 @@ class SqliteStore:
         self.path = Path(path).resolve()  # one name for the file, since locks go by it
         if not create and not self.path.exists():
             raise StoreError(f"there is no store at {path}")
+        if self.path.is_dir():
+            raise StoreError(f"unable to open {path or self.path}: it is a folder, and a store is a file")
         if not self.path.parent.is_dir():
             raise ConfigurationError(f"the folder of {path} does not exist")
         self._lock = threading.RLock()
@@ -460,7 +462,9 @@ def _clear_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except sqlite3.OperationalError as error:
-        raise StoreError(f"{path}: {error}") from error
+        read_only = error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_READONLY
+        why = "; reading, too, needs a folder that can be written, for SQLite's log" if read_only else ""
+        raise StoreError(f"{path}: {error}{why}") from error
     except (sqlite3.ProgrammingError, sqlite3.DataError, sqlite3.NotSupportedError) as error:
         raise StoreError(f"{path}: {error}") from error
     except sqlite3.DatabaseError as error:
