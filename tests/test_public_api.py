@@ -30,7 +30,7 @@ EXTRAS = {
 
 ALSO_THERE = {
     "export": {"atif", "pyarrow", "pydantic"},
-    "gym": {"nemo_gym", "nooa", "starlette", "pydantic", "pydantic_core", "jsonschema_specifications"},
+    "gym": {"nemo_gym", "nooa", "aiohttp", "starlette", "pydantic", "pydantic_core", "jsonschema_specifications"},
     "history": {"referencing", "jsonschema_specifications"},
     "nooa": {"pydantic"},
     "report": {"markupsafe", "starlette", "uvicorn"},

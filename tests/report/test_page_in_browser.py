@@ -162,6 +162,26 @@ def test_charts_and_heat_maps_tell_numbers_and_lead_to_turns(browser: "Browser",
     )
 
 
+def test_what_is_told_of_a_column_scrolls_with_it(browser: "Browser", pages: Path) -> None:
+    """Scrolling hides nothing: the tooltip stays beside its column."""
+    opened = open_page(browser, pages / "surv.html")
+    chart = opened.page.locator("#charts .fig").first.locator("canvas")
+    chart.focus()
+    chart.press("Home")
+    told, tip = opened.tip(), opened.page.locator("#tip")
+    assert told
+    heights = [each.bounding_box() for each in (chart, tip)]
+    opened.page.evaluate(
+        "new Promise(done => { addEventListener('scroll', () => requestAnimationFrame(done)); scrollBy(0, 60); })"
+    )
+    assert opened.tip() == told
+    for before, each in zip(heights, (chart, tip), strict=True):
+        after = each.bounding_box()
+        assert before is not None
+        assert after is not None
+        assert after["y"] == before["y"] - 60
+
+
 def test_numbers_beside_an_axis_are_whole(browser: "Browser", tmp_path: Path) -> None:
     """Bytes by the million stand beside their axis with nothing cut off: the canvas is empty at its left edge."""
     store = MemoryStore()

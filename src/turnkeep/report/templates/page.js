@@ -257,8 +257,8 @@
       const place = canvas.getBoundingClientRect(), [x, y, wide, high] = kind.box(i);
       tip.style.visibility = "visible";
       const below = place.top + y + high + 6, over = place.top + y - tip.offsetHeight - 6;
-      tip.style.left = `${Math.max(8, Math.min(place.left + x + wide / 2, innerWidth - tip.offsetWidth - 8))}px`;
-      tip.style.top = `${below + tip.offsetHeight < innerHeight ? below : over}px`;
+      tip.style.left = `${scrollX + Math.max(8, Math.min(place.left + x + wide / 2, innerWidth - tip.offsetWidth - 8))}px`;
+      tip.style.top = `${scrollY + (below + tip.offsetHeight < innerHeight ? below : over)}px`;
     }
 
     canvas.addEventListener("pointermove", (event) => choose(kind.at(event.offsetX, event.offsetY)));
@@ -292,5 +292,4 @@
   }, { rootMargin: "400px" });
   document.querySelectorAll(".fig").forEach((figure) => figure.dataset.kind === "tokens" ? observer.observe(figure) : mount(figure));
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => redraws.forEach((redraw) => redraw()));
-  addEventListener("scroll", () => { tip.style.visibility = "hidden"; }, { passive: true });
 })();
