@@ -188,6 +188,20 @@ def test_changing_an_entry_later_changes_no_request() -> None:
     assert projected.input == [{"role": "user", "content": [{"type": "input_text", "text": "x"}]}]
 
 
+@given(
+    strategies.histories(),
+    st.none() | st.sampled_from([SCOPE, "other"]),
+    st.dictionaries(strategies.texts(4), strategies.json_values(), max_size=2),
+)
+def test_a_body_is_its_chunks_joined(history: list[Entry], scope: str | None, params: dict[str, Any]) -> None:
+    """What is written at once and what is streamed are the same bytes, whatever the members are called (4.1)."""
+    request = project(history, scope)
+    params = {name: value for name, value in params.items() if name not in ("input", "instructions")}
+    for form in (request, request.withheld()):
+        assert form.body(params) == b"".join(form.chunks(params))
+        assert form.body(params).startswith(b'{"input":' + form.input_text())
+
+
 @given(strategies.histories(), st.sampled_from([SCOPE, None]))
 def test_the_bytes_parse_to_the_input(history: list[Entry], scope: str | None) -> None:
     """The body's bytes parse, with the standard library, to exactly the projected input (contract 4.6)."""

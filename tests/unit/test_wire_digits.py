@@ -38,10 +38,15 @@ def _spelled(value: Any, spaced: bool) -> str:
 
 
 def _check(text: str) -> bool:
-    """Whether `text` was read; and if so, that the standard library reads the same list."""
+    """Whether `text` was read, alone and within other text; if so, that the standard library reads the same list."""
     array = parse_integers(text.encode())
+    around = f"[[7,{text},7]]".encode()
+    within = parse_integers(around, 4, len(around) - 4)
+    assert (array is None) == (within is None)
     if array is None:
         return False
+    assert within is not None
+    assert (within.dtype, within.tolist()) == (array.dtype, array.tolist())
     value = json.loads(text)
     assert json.dumps(array.tolist()) == json.dumps(value)
     return True

@@ -71,7 +71,7 @@ def unpack(data: bytes) -> list[Turn]:
         raise UnsupportedVersion(f"packed turns of version {version}; this turnkeep knows version {VERSION}")
     try:
         entries = msgspec.msgpack.decode(
-            memoryview(data)[_HEAD:], type=list[tuple[bytes, bytes, list[bytes] | None, list[bytes]]]
+            memoryview(data)[_HEAD:], type=list[tuple[bytes, bytes, list[bytes] | None, list[memoryview]]]
         )
     except msgspec.MsgspecError as error:
         raise CorruptRecord(f"the packed turns are not what was written: {error}") from None
@@ -132,7 +132,7 @@ def _turn(entry: _Entry, number: int) -> Turn:
         return capture_again(received, [arrays[hole.part, hole.field] for hole in holes], head["scope"])
 
 
-def _array(dtype: str, shape: Sequence[int], digest: str, raw: bytes, place: Mapping[str, Any]) -> "Array":
+def _array(dtype: str, shape: Sequence[int], digest: str, raw: memoryview, place: Mapping[str, Any]) -> "Array":
     import numpy as np
 
     if sha256_hex(raw) != digest:

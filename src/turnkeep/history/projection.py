@@ -19,6 +19,7 @@ from turnkeep.history.turn import Part, Turn
 from turnkeep.history.wire_cache import WireCache
 from turnkeep.wire.json import dumps, find_unwritable, loads, without_nulls
 from turnkeep.wire.training import TRAINING_FIELDS, has_ids
+from turnkeep.wire.whole import Node, of_object, of_text, written
 
 
 class RuntimeEntry(NamedTuple):
@@ -72,6 +73,13 @@ class Projected:
         else:
             yield from self._items()
 
+    def nodes(self) -> Iterator[Node]:
+        """What `turnkeep.wire.whole` writes as the chunks joined."""
+        if self.turn is None or self.form != "native":
+            yield of_text(self.text)
+        else:
+            yield from (part.native.wire_node() for part in self.turn.parts if part.native is not None)
+
     def _items(self) -> Iterator[bytes]:
         assert self.turn is not None
         for index, part in enumerate(self.turn.parts):
@@ -99,11 +107,17 @@ class Request:
 
     def input_text(self) -> bytes:
         """The input as JSON text."""
-        return collected(bracketed(entry.chunks() for entry in self.entries if not entry.is_empty))
+        return written(self._nodes())
+
+    def _nodes(self) -> list[Node]:
+        return [node for entry in self.entries if not entry.is_empty for node in entry.nodes()]
 
     def body(self, params: Mapping[str, Any] | None = None, cache: WireCache | None = None) -> bytes:
         """The request's body: `input`, `instructions` where there are any, then the members of `params`."""
-        return collected(self.chunks(params, cache))
+        if cache is not None:
+            return collected(self.chunks(params, cache))
+        tail = {name: of_text(dumps(value)) for name, value in self._members(params).items()}
+        return written(of_object({"input": self._nodes(), **tail}))
 
     def chunks(self, params: Mapping[str, Any] | None = None, cache: WireCache | None = None) -> Iterator[bytes]:
         """`body` in pieces: for sending it without ever holding the whole.
@@ -117,6 +131,10 @@ class Request:
 
         Raises PreparationFailure for a member that JSON cannot hold, ConfigurationError for one that is the history's.
         """
+        members = dumps(self._members(params))[1:-1]
+        return b"," + members if members else b""
+
+    def _members(self, params: Mapping[str, Any] | None) -> dict[str, Any]:
         given = dict(params or {})
         for name in ("input", "instructions"):
             if name in given:
@@ -125,8 +143,7 @@ class Request:
             field = str(fault.path[0]) if fault.path else None
             raise PreparationFailure(f"a request member cannot be written: {fault.reason}", field=field)
         head = {} if self.instructions is None else {"instructions": self.instructions}
-        members = dumps({**head, **given})[1:-1]
-        return b"," + members if members else b""
+        return {**head, **given}
 
     def withheld(self) -> "Request":
         """The same request without any training fields (contract 7.8)."""

@@ -16,28 +16,48 @@ if TYPE_CHECKING:
 _OPEN, _CLOSE, _COMMA, _SPACE = b"[], "
 MOST_DIMENSIONS = 8
 """Arrays of a higher rank stay plain JSON."""
-_BLOCK = 1 << 17
+_BLOCK = 1 << 16
 """Bytes of text that are read at a time, so that what is worked on stays in the processor's cache."""
 _PLACES = (3, 6, 9, 18)
 """How many digits of an integer are read before the proof is tried; more may not fit 64 bits."""
 
 
-def parse_integers(text: bytes) -> "Array | None":
-    """The full rectangle of non-negative integers that `text` spells, in the narrowest dtype; else None.
+def parse_integers(body: bytes, start: int = 0, stop: int | None = None) -> "Array | None":
+    """The full rectangle of non-negative integers that `body[start:stop]` spells, in the narrowest dtype; else None.
 
     The proof that nothing else passes: `_guess_inner_shape` says what the whole must be, and `_is_spelled` that it is.
     """
-    between = b", " if b" " in text else b","
+    text = _Text(body, start, len(body) if stop is None else stop)
     inner = _guess_inner_shape(text)
-    read = None if inner is None else _read_blocks(text, inner[-1] if inner else len(text), between)
+    read = None if inner is None else _read_blocks(text, inner[-1] if inner else text.stop - text.start)
     if inner is None or read is None:
         return None
     shape = (read.values.size // prod(inner), *inner)
-    if not _is_spelled(text, shape, between, read):
+    if not _is_spelled(text, shape, read):
         return None
     values = read.values.astype(narrowest_dtype(0, int(read.values.max())), copy=False).reshape(shape)
     values.flags.writeable = False
     return values
+
+
+class _Text(NamedTuple):
+    """Where in a body the text of an array stands; it is not copied."""
+
+    body: bytes
+    start: int
+    stop: int
+
+    @property
+    def between(self) -> bytes:
+        """What must stand between elements: after one comma with a space, the same everywhere."""
+        return b", " if self.body.find(b" ", self.start, self.stop) >= 0 else b","
+
+    @property
+    def raw(self) -> "Array":
+        """The text's bytes."""
+        import numpy as np
+
+        return np.frombuffer(self.body, np.uint8, self.stop - self.start, self.start)
 
 
 class _Read(NamedTuple):
@@ -49,22 +69,23 @@ class _Read(NamedTuple):
     others: int
 
 
-def _guess_inner_shape(text: bytes) -> "Shape | None":
+def _guess_inner_shape(text: _Text) -> "Shape | None":
     """The shape below the first dimension if the first row, plane and so on tell it; None where no shape fits them."""
-    front = text[: MOST_DIMENSIONS + 1]
+    body, start, stop = text
+    front = body[start : min(start + MOST_DIMENSIONS + 1, stop)]
     rank = len(front) - len(front.lstrip(b"["))
-    if not 0 < rank <= MOST_DIMENSIONS or not text.endswith(b"]" * rank):
+    if not 0 < rank <= MOST_DIMENSIONS or not body.endswith(b"]" * rank, start, stop):
         return None
     shape: list[int] = []
     for level in range(1, rank):
-        count, left = divmod(text.count(b",", 0, text.find(b"]" * level)) + 1, prod(shape))
+        count, left = divmod(body.count(b",", start, body.find(b"]" * level, start, stop)) + 1, prod(shape))
         if left:
             return None
         shape.insert(0, count)
     return tuple(shape)
 
 
-def _is_spelled(text: bytes, shape: "Shape", between: bytes, read: _Read) -> bool:
+def _is_spelled(text: _Text, shape: "Shape", read: _Read) -> bool:
     """Whether `text` is the only spelling of its elements in `shape` with `between` among them.
 
     The text begins and ends with the brackets of its rank, and after the last element of each row stands, byte for
@@ -72,15 +93,13 @@ def _is_spelled(text: bytes, shape: "Shape", between: bytes, read: _Read) -> boo
     which `_read_blocks` saw to) for each of the other gaps; each gap holds something, or its elements would be one; so
     each holds just that.
     """
-    import numpy as np
-
-    elements, rank = prod(shape), len(shape)
+    elements, rank, between = prod(shape), len(shape), text.between
     brackets = 2 * sum(prod(shape[:level]) for level in range(rank))
     if read.values.size != elements or read.commas != elements - 1:
         return False
     if read.others != brackets + (elements - 1) * len(between):
         return False
-    raw, ends = np.frombuffer(text, dtype=np.uint8), read.row_ends
+    raw, ends = text.raw, read.row_ends
     for closed in range(1, rank):  # `ends`: the last elements of all that `closed` brackets close, or more
         inner = ends.reshape(-1, shape[rank - closed - 1])
         last = inner[:, :-1].ravel()
@@ -91,51 +110,53 @@ def _is_spelled(text: bytes, shape: "Shape", between: bytes, read: _Read) -> boo
     return True
 
 
-def _read_blocks(text: bytes, width: int, between: bytes) -> _Read | None:
+def _read_blocks(text: _Text, width: int) -> _Read | None:
     """The elements of `text`, whose rows are `width` long, a block at a time; None where it cannot be an array."""
     import numpy as np
 
-    raw = np.frombuffer(text, dtype=np.uint8)
+    raw, spaced, size = text.raw, text.between == b", ", text.stop - text.start
     values: list[Array] = []
     row_ends: list[Array] = []
-    start = elements = commas = others = 0
-    while start < len(text) - 1:
-        end = text.find(b",", start + _BLOCK)
-        end = len(text) - 1 if end < 0 else end
-        block = raw[start : end + 1]
+    at = elements = commas = others = 0
+    while at < size - 1:
+        comma = text.body.find(b",", text.start + at + _BLOCK, text.stop)
+        end = size - 1 if comma < 0 else comma - text.start
+        block = raw[at : end + 1]
         digits = block - np.uint8(48)
         is_digit = digits < 10  # what is no digit wraps to 10 or more
         is_comma = block == _COMMA
-        ends = np.flatnonzero(is_digit[:-1] > is_digit[1:])
-        read = _read_elements(digits, is_digit, ends)
-        if read is None or (len(between) == 2 and not np.array_equal(is_comma[:-1], block[1:] == _SPACE)):
+        ends = (is_digit[:-1] > is_digit[1:]).nonzero()[0]
+        found = int(np.count_nonzero(is_digit))
+        read = _read_elements(digits, is_digit, ends, found)
+        if read is None or (spaced and not np.array_equal(is_comma[:-1], block[1:] == _SPACE)):
             return None
         values.append(read)
-        row_ends.append(ends[-(elements + 1) % width :: width] + start)
+        row_ends.append(ends[-(elements + 1) % width :: width] + at)
         elements += len(ends)
         commas += int(np.count_nonzero(is_comma[1:]))
-        others += int(np.count_nonzero(~is_digit[1:]))
-        start = end
+        others += len(block) - 1 - found
+        at = end
     return _Read(np.concatenate(values), np.concatenate(row_ends), commas, others + 1)
 
 
-def _read_elements(digits: "Array", is_digit: "Array", ends: "Array") -> "Array | None":
+def _read_elements(digits: "Array", is_digit: "Array", ends: "Array", found: int) -> "Array | None":
     """The integers whose last digits are at `ends`; None where one is too long or has a zero in front.
 
-    `number` is what the last `places` digits up to each byte spell. The proof that no more stand before them, and no
-    zeros: the numbers found, as JSON spells them, take as many digits as there are.
+    `number` is what the last `places` digits up to each byte spell; the first byte is no digit. The proof that no more
+    stand before them, and no zeros: the numbers, as JSON spells them, take as many digits as were `found`.
     """
     import numpy as np
 
     mask = is_digit.view(np.uint8)
+    tens = mask * np.uint8(10)
     number: Array = digits * mask
-    digits, places, found = number, 1, np.count_nonzero(is_digit)
+    digits, places = number, 1
     for tried in _PLACES:
         while places < tried:
             places += 1
-            longer = number.astype(narrowest_dtype(0, 10**places - 1))
-            longer[1:] = number[:-1] * mask[1:]
-            longer *= longer.dtype.type(10)
+            longer = np.empty(len(number), narrowest_dtype(0, 10**places - 1))
+            longer[0] = 0
+            np.multiply(number[:-1], tens[1:], out=longer[1:], dtype=longer.dtype)
             longer += digits
             number = longer
         values = number[ends]

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from turnkeep.errors import MalformedItem
 from turnkeep.wire.json import dumps, loads, merge_surrogates, same, without_nulls
 from turnkeep.wire.training import TRAINING_FIELDS, array_text, to_array
+from turnkeep.wire.whole import Node, of_array, of_object, of_text
 
 if TYPE_CHECKING:
     from turnkeep.wire.training import Array
@@ -103,13 +104,25 @@ class Item(Mapping[str, Any]):
 
     def wire_chunks(self) -> Iterator[bytes]:
         """What a request carries, in chunks: `to_bytes` less the members that are null, at every depth (4.1)."""
-        members = ((name, text and without_nulls(text)) for name, text in self._members.items() if text != b"null")
-        return self._chunks(members)
+        return self._chunks(self._wire_members())
 
     def wire_chunks_without_training(self) -> Iterator[bytes]:
         """`wire_chunks` less the training fields (contract 7.8)."""
-        members = ((name, text and without_nulls(text)) for name, text in self._members.items() if text != b"null")
-        return self._chunks((name, text) for name, text in members if name not in TRAINING_FIELDS)
+        return self._chunks((name, text) for name, text in self._wire_members() if name not in TRAINING_FIELDS)
+
+    def wire_node(self) -> Node:
+        """What `turnkeep.wire.whole` writes as `wire_chunks` joined."""
+        return of_object(
+            {
+                name: of_array(self.arrays[name]) if text is None else of_text(text)
+                for name, text in self._wire_members()
+            }
+        )
+
+    def _wire_members(self) -> Iterator[tuple[str, bytes | None]]:
+        for name, text in self._members.items():
+            if text != b"null":
+                yield name, text and without_nulls(text)
 
     def _chunks(self, members: Iterable[tuple[str, bytes | None]]) -> Iterator[bytes]:
         """An object's JSON text, each array's text a chunk of its own."""

@@ -82,15 +82,19 @@ def spell_array(array: "Array", between: bytes) -> bytes:
 
 def array_text(array: "Array") -> bytes:
     """The array as JSON text, equal to `dumps` of its plain list."""
-    if array.dtype.kind in "iu" or (array.dtype == "float64" and _is_written_alike(array)):
+    if is_written_alike(array):
         import orjson
 
         return orjson.dumps(array, option=orjson.OPT_SERIALIZE_NUMPY)
     return dumps(array.tolist())
 
 
-def _is_written_alike(array: "Array") -> bool:
-    """Whether orjson writes these floats as Python does: both write the shortest digits, exponents only outside."""
+def is_written_alike(array: "Array") -> bool:
+    """Whether orjson writes an array as Python does: floats in the shortest digits, with exponents only outside."""
+    if array.dtype.kind in "iu":
+        return True
+    if array.dtype != "float64":
+        return False
     import numpy as np
 
     size = np.abs(array)
