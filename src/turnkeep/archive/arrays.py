@@ -23,7 +23,7 @@ from turnkeep.archive.json_form import from_skeleton, to_skeleton
 from turnkeep.errors import CorruptRecord, TurnkeepError
 from turnkeep.history.capture import capture_again
 from turnkeep.history.turn import Turn
-from turnkeep.wire.sha import sha256_hex
+from turnkeep.wire.training import array_bytes
 
 if TYPE_CHECKING:
     from turnkeep.wire.training import Array
@@ -45,10 +45,11 @@ def detach(turn: Turn, call: int | None = None) -> Detached:
     blobs: dict[str, bytes] = {}
     refs: list[dict[str, Any]] = []
     for index, part in enumerate(turn.parts):
-        for name, array in part.native.arrays.items() if part.native else ():
-            data = array.astype(array.dtype.newbyteorder("<"), copy=False).tobytes()
-            digest = sha256_hex(data)
-            blobs[digest] = data
+        if part.native is None:
+            continue
+        for name, array in part.native.arrays.items():
+            digest = part.native.array_digests[name]
+            blobs[digest] = bytes(array_bytes(array))
             place = {"part": index, "field": name}
             refs.append({**place, "dtype": array.dtype.name, "shape": list(array.shape), "blob": digest})
     members = {"digest": turn.digest, "call": call, "turn": to_skeleton(turn), "arrays": refs}

@@ -28,7 +28,7 @@ from turnkeep.errors import ArchiveError, CorruptRecord, TurnkeepError, Unsuppor
 from turnkeep.history.turn import Hole, Received, Turn
 from turnkeep.wire.scan import Scanned, scan_body, take_out
 from turnkeep.wire.sha import sha256_hex
-from turnkeep.wire.training import spell_array
+from turnkeep.wire.training import array_bytes, spell_array
 
 if TYPE_CHECKING:
     from turnkeep.wire.training import Array
@@ -213,7 +213,7 @@ def _begins(array: "Array", known: Known) -> bool:
 
 
 def _bytes(array: "Array") -> bytes:
-    return array.astype(array.dtype.newbyteorder("<"), copy=False).tobytes()
+    return bytes(array_bytes(array))
 
 
 def _narrow(array: "Array") -> bytes:

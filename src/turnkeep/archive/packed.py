@@ -19,7 +19,7 @@ to the byte.
 """
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from turnkeep.archive.documents import expecting
@@ -29,6 +29,7 @@ from turnkeep.history.capture import capture_again
 from turnkeep.history.turn import Hole, Received, Turn
 from turnkeep.wire.json import dumps, loads
 from turnkeep.wire.sha import sha256_hex
+from turnkeep.wire.training import array_bytes
 
 if TYPE_CHECKING:
     from turnkeep.wire.training import Array
@@ -45,16 +46,13 @@ class _Entry(NamedTuple):
     head: bytes
     rest: bytes
     pieces: Sequence[bytes] | None
-    data: Sequence[Any]
+    data: Sequence[memoryview]
 
 
 def pack(turns: Iterable[Turn]) -> bytes:
     """The turns in the packed form; `unpack` gives equal turns, whose bodies are those received."""
-    import msgspec
-
     entries = [_entry(turn) for turn in turns]
-    framed = msgspec.msgpack.encode(entries)
-    return b"".join((MAGIC, VERSION.to_bytes(2, "little"), _digest(entries), framed))
+    return b"".join((MAGIC, VERSION.to_bytes(2, "little"), _digest(entries), *_framed(entries)))
 
 
 def unpack(data: bytes) -> list[Turn]:
@@ -83,16 +81,17 @@ def unpack(data: bytes) -> list[Turn]:
 
 def _entry(turn: Turn) -> _Entry:
     refs: list[list[Any]] = []
-    data: list[Any] = []
+    data: list[memoryview] = []
     received = turn.received
     in_body = None if received is None else {(hole.part, hole.field) for hole in received.holes}
     for index, part in enumerate(turn.parts):
-        for name, array in part.native.arrays.items() if part.native else ():
+        if part.native is None:
+            continue
+        for name, array in part.native.arrays.items():
             if in_body is not None and (index, name) not in in_body:
                 continue  # its text is in the pieces
-            raw = array.astype(array.dtype.newbyteorder("<"), copy=False).data.cast("B")
-            refs.append([index, name, array.dtype.name, list(array.shape), sha256_hex(raw)])
-            data.append(raw)
+            refs.append([index, name, array.dtype.name, list(array.shape), part.native.array_digests[name]])
+            data.append(array_bytes(array))
     head = {
         "scope": turn.scope,
         "finish_reason": turn.finish_reason,
@@ -101,6 +100,35 @@ def _entry(turn: Turn) -> _Entry:
         "arrays": refs,
     }
     return _Entry(dumps(head), turn.rest, received.pieces if received else None, data)
+
+
+def _framed(entries: Sequence[_Entry]) -> Iterator[bytes | memoryview]:
+    """The entries as MessagePack, in pieces, so that an array is copied once: to where it will stand."""
+    import msgspec
+
+    encode = msgspec.msgpack.encode
+    yield _array_head(len(entries))
+    for entry in entries:
+        yield _array_head(len(entry))
+        yield from map(encode, entry[:3])
+        yield _array_head(len(entry.data))
+        for raw in entry.data:
+            yield _binary_head(len(raw))
+            yield raw
+
+
+def _array_head(count: int) -> bytes:
+    """What stands before the elements of an array (MessagePack's fixarray, array 16 and array 32)."""
+    if count < 16:
+        return bytes((0x90 | count,))
+    return b"\xdc" + count.to_bytes(2) if count < 1 << 16 else b"\xdd" + count.to_bytes(4)
+
+
+def _binary_head(size: int) -> bytes:
+    """What stands before the bytes of a binary (MessagePack's bin 8, bin 16 and bin 32)."""
+    if size < 1 << 8:
+        return b"\xc4" + size.to_bytes(1)
+    return b"\xc5" + size.to_bytes(2) if size < 1 << 16 else b"\xc6" + size.to_bytes(4)
 
 
 def _digest(entries: Iterable[_Entry]) -> bytes:

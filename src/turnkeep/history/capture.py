@@ -30,7 +30,16 @@ def capture(
         raise response_fault(response.faults[0])
     parts = tuple(_part(*_checked(members, index)) for index, members in enumerate(response.value["output"]))
     _refuse_client_calls(response.value["output"])
+    if scanned is None:
+        _hash_arrays(parts)
     return _turn(response, parts, scope)
+
+
+def _hash_arrays(parts: Sequence[Part]) -> None:
+    """Compute the digests that `pack` needs, while the arrays are still in the processor's cache."""
+    for part in parts:
+        if part.native is not None:
+            _ = part.native.array_digests
 
 
 def capture_without_native(body: bytes | str | Mapping[str, Any], scope: Scope | str | None = None) -> Turn:

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from turnkeep.errors import MalformedItem
 from turnkeep.wire.json import dumps, loads, merge_surrogates, same, without_nulls
-from turnkeep.wire.training import TRAINING_FIELDS, array_text, to_array
+from turnkeep.wire.sha import sha256_hex
+from turnkeep.wire.training import TRAINING_FIELDS, array_bytes, array_text, to_array
 from turnkeep.wire.whole import Node, of_array, of_object, of_text
 
 if TYPE_CHECKING:
@@ -29,10 +30,11 @@ class Item(Mapping[str, Any]):
     experts, and what trainers add), are also there as read-only NumPy arrays, in `arrays`.
     """
 
-    __slots__ = ("_members", "arrays")
+    __slots__ = ("_digests", "_members", "arrays")
 
     _members: dict[str, bytes | None]
     """Each member's JSON text, None where `arrays` holds it."""
+    _digests: Mapping[str, str] | None
     arrays: Mapping[str, "Array"]
     """Numeric members as read-only arrays in the narrowest exact dtype, by name. What no array holds stays JSON."""
 
@@ -54,6 +56,7 @@ class Item(Mapping[str, Any]):
             array.flags.writeable = False
         self.arrays = MappingProxyType({**given, **found})
         self._members = {name: None if name in self.arrays else dumps(value) for name, value in members.items()}
+        self._digests = None
 
     def __getitem__(self, name: str) -> Any:
         text = self._members[name]
@@ -89,6 +92,13 @@ class Item(Mapping[str, Any]):
     def has_training(self) -> bool:
         """Whether the item carries training fields, empty ones included."""
         return any(self._members.get(name, b"null") != b"null" for name in TRAINING_FIELDS)
+
+    @property
+    def array_digests(self) -> Mapping[str, str]:
+        """SHA-256 of the bytes of each array, C-contiguous and little-endian, as hex, by name. Computed once."""
+        if self._digests is None:
+            self._digests = {name: sha256_hex(array_bytes(array)) for name, array in self.arrays.items()}
+        return self._digests
 
     def skeleton(self) -> dict[str, Any]:
         """A fresh plain copy with None where the arrays stand: for reading without building their lists."""

@@ -74,6 +74,11 @@ def is_finite(array: "Array") -> bool:
     return bool(np.isfinite(array).all())
 
 
+def array_bytes(array: "Array") -> memoryview:
+    """The array's bytes, C-contiguous and little-endian, not copied where they lie so."""
+    return array.astype(array.dtype.newbyteorder("<"), order="C", copy=False).data.cast("B")
+
+
 def spell_array(array: "Array", between: bytes) -> bytes:
     """The array as JSON text with `,` or `, ` between elements: the two spellings that servers write."""
     text = array_text(array)
