@@ -5,7 +5,6 @@ turns. It is written down as references: to turns the rollout already holds, and
 their digest. With them stands the SHA-256 of the body, and the body is rebuilt byte for byte.
 """
 
-import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -25,6 +24,7 @@ from turnkeep.history.projection import (
 )
 from turnkeep.history.turn import Turn
 from turnkeep.history.wire_cache import WireCache
+from turnkeep.rollout.body_hash import BodyHash
 from turnkeep.wire.json import loads
 from turnkeep.wire.sha import sha256_hex
 
@@ -105,26 +105,30 @@ class Prepared(NamedTuple):
         return body_chunks(self.entries, self.tail, cache)
 
     def record(
-        self, number_of: Callable[[Turn], int | None], cache: WireCache | None = None
+        self,
+        number_of: Callable[[Turn], int | None],
+        cache: WireCache | None = None,
+        hashed: BodyHash | None = None,
     ) -> tuple[RequestRecord, dict[str, bytes]]:
-        """The request as a record, and the pieces that the record needs kept, by digest."""
+        """The request as a record, and the pieces that the record needs kept, by digest.
+
+        `hashed` knows the requests before, so that only what is new is hashed.
+        """
+        found = (hashed or BodyHash()).add(self.entries, self.tail, cache)
         blobs: dict[str, bytes] = {}
 
-        def keep(text: bytes) -> str:
-            digest = sha256_hex(text)
+        def keep(text: bytes, digest: str) -> str:
             blobs[digest] = text
             return digest
 
-        def refer(entry: Projected) -> Ref:
-            number = None if entry.turn is None else number_of(entry.turn)
-            return entry.form, keep(entry.text) if number is None else number
+        def refer(entry: Projected, digest: str | None) -> Ref:
+            if entry.turn is not None and (number := number_of(entry.turn)) is not None:
+                return entry.form, number
+            text = entry.text
+            return entry.form, keep(text, digest or sha256_hex(text))
 
-        digest, length = hashlib.sha256(), 0
-        for chunk in self.chunks(cache):
-            digest.update(chunk)
-            length += len(chunk)
-        record = RequestRecord(tuple(map(refer, self.entries)), keep(self.tail), digest.hexdigest(), length)
-        return record, blobs
+        refs = tuple(map(refer, self.entries, found.texts))
+        return RequestRecord(refs, keep(self.tail, sha256_hex(self.tail)), found.body, found.length), blobs
 
 
 def rebuild_request(record: RequestRecord, turn: Callable[[int], Turn], piece: Callable[[str], bytes]) -> bytes:

@@ -31,6 +31,7 @@ from turnkeep.history.gaps import MALFORMED_TRAINING, PORTABLE_AFTER_NATIVE, Gap
 from turnkeep.history.projection import Entry, project
 from turnkeep.history.turn import Turn
 from turnkeep.history.wire_cache import DEFAULT_BYTES, WireCache
+from turnkeep.rollout.body_hash import BodyHash
 from turnkeep.rollout.evidence import CallRecord, Prepared, Reply
 from turnkeep.rollout.record import Rollout
 from turnkeep.rollout.rerun import MadeUpIds
@@ -91,6 +92,7 @@ class PolicyClient:
         self._on_malformed, self._prefix_guard = on_malformed, prefix_guard
         self._headers = dict(headers)
         self._cache = WireCache(cache_bytes)
+        self._hashed = BodyHash()
         self._http: tuple[asyncio.AbstractEventLoop, httpx.AsyncClient] | None = None
         importlib.import_module("httpx")  # now, so that the first call is as quick as the others
 
@@ -113,7 +115,7 @@ class PolicyClient:
             raise
         prepared, recorded = self._look_up(prepared)
         if recorded is None:
-            record, blobs = prepared.record(self.rollout.number_of, self._cache)
+            record, blobs = prepared.record(self.rollout.number_of, self._cache, self._hashed)
             number, length = self.rollout.begin_call(record, blobs, gaps), record.length
         elif not recorded.in_flight:
             self.rollout.add_gaps(gaps)
