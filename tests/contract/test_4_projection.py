@@ -2,6 +2,7 @@
 
 import json
 import tracemalloc
+from http import HTTPMethod
 from typing import Any
 
 import numpy as np
@@ -218,6 +219,13 @@ def test_a_projected_history_projects_to_itself(history: list[Entry]) -> None:
     projected = project(history, SCOPE)
     items = [{"type": "message", **item} if "type" not in item else item for item in projected.input]
     assert exactly(project(items, SCOPE).input, items)
+
+
+@pytest.mark.parametrize("name", [HTTPMethod.GET, 'a"b', "caf\u00e9", "\x7f", "\udc00"])
+def test_members_of_any_name_are_written(name: str) -> None:
+    """A member's name may be any string: of a subclass, with escapes, outside ASCII, half of a pair (4.1)."""
+    request = project([{"role": "user", "content": "x"}])
+    assert request.body({name: 1}) == b"".join(request.chunks({name: 1}))
 
 
 def test_the_input_of_a_body_is_the_history_alone() -> None:

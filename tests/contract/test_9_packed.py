@@ -3,6 +3,7 @@
 import json
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -76,6 +77,34 @@ def test_large_arrays_are_not_written_as_text() -> None:
     experts = [[[(token * 7 + layer) % 256] * 8 for layer in range(16)] for token in range(64)]
     received = body(prompt_token_ids=[1], generation_token_ids=[2], generation_log_probs=[-1.0], routed_experts=experts)
     assert len(pack([capture(received, SCOPE)])) < 64 * 16 * 8 + 1000
+
+
+@pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
+def test_turns_do_not_change_with_what_they_were_read_from(kind: Any) -> None:
+    """Arrays of unpacked turns are read-only, lie aligned and are their own where the packed form can be written to."""
+    data = kind(pack([capture(COMPACT), capture(LARGE)]))
+    turns = unpack(data)
+    arrays = [array for turn in turns for part in turn.parts if part.native for array in part.native.arrays.values()]
+    assert all(array.flags.aligned and not array.flags.writeable for array in arrays)
+    if isinstance(data, bytearray):
+        data[:] = bytes(len(data))
+    assert [turn.body for turn in turns] == [COMPACT, LARGE]
+    assert [turn.body for turn in unpack(pack(turns))] == [COMPACT, LARGE]
+
+
+@pytest.mark.parametrize("count", [0, 1, 15, 16, 70_000])
+def test_packed_turns_are_framed_as_messagepack_writes_them(count: int) -> None:
+    """Whatever the number of turns, the bytes are those of a MessagePack library for the same (docs/format.md)."""
+    packed = pack([capture(b'{"output":[]}')] * count)
+    assert packed[38:] == msgspec.msgpack.encode(msgspec.msgpack.decode(packed[38:]))
+
+
+@pytest.mark.parametrize("size", [2, 255, 256, 65_535, 65_536])
+def test_packed_arrays_are_framed_as_messagepack_writes_them(size: int) -> None:
+    """Whatever the bytes of an array, it is framed as a MessagePack library does it (docs/format.md)."""
+    packed = pack([capture(body(routed_experts=None, sampler_support=[7] * size))])
+    assert packed[38:] == msgspec.msgpack.encode(msgspec.msgpack.decode(packed[38:]))
+    assert len(packed) < size + 1000
 
 
 def test_an_edited_turn_has_no_body() -> None:

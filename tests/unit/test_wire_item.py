@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 from turnkeep.testing import strategies
 from turnkeep.wire.item import Item, read_item, refusals
 from turnkeep.wire.json import dumps, same
+from turnkeep.wire.sha import sha256_hex
 from turnkeep.wire.training import TRAINING_FIELDS
+from turnkeep.wire.whole import written
 
 FIELDS = {
     "prompt_token_ids": [1, 300],
@@ -97,6 +99,79 @@ def test_arrays_given_to_an_item_do_not_reach_back() -> None:
     item = Item(FIELDS, arrays)
     arrays.clear()
     assert item == FIELDS
+
+
+DTYPES = ["int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "float64"]
+
+
+@pytest.mark.parametrize("dtype", [*DTYPES, ">u4", ">f8"])
+@pytest.mark.parametrize("order", ["C", "F", "strided", "unaligned"])
+@pytest.mark.parametrize("as_member", [True, False])
+def test_any_plain_array_is_written_as_its_list(dtype: str, order: str, as_member: bool) -> None:
+    """However an array lies in memory, item, bytes, request and digest are those of its list's values."""
+    values = [[1, 2, 3], [4, 5, 6]]
+    whole = np.array(values, dtype=dtype, order="F" if order == "F" else "C")
+    if order == "strided":
+        whole = np.repeat(whole, 2, axis=1)[:, ::2]
+    if order == "unaligned":
+        whole = np.frombuffer(b"-" + whole.tobytes(), dtype=dtype, offset=1).reshape(2, 3)
+    item = Item({"type": "x", "n": whole}) if as_member else Item({"type": "x", "n": None}, {"n": whole})
+    plain = {"type": "x", "n": whole.tolist()}
+    assert item == plain
+    assert item.to_bytes() == b"".join(item.wire_chunks()) == written(item.wire_node()) == dumps(plain)
+    flags = item.arrays["n"].flags
+    assert (flags.writeable, flags.c_contiguous, flags.aligned) == (False, True, True)
+    exact = np.array(values, dtype=np.dtype(dtype).newbyteorder("<"))
+    assert item.array_digests["n"] == sha256_hex(exact.tobytes())
+
+
+def test_a_change_of_what_an_item_was_made_of_does_not_reach_it() -> None:
+    """An array that can be written to is copied, as a view too, so that a digest computed once stays true."""
+    one, base = np.arange(5), np.arange(5)
+    item = Item({"type": "x", "a": one, "b": None}, {"b": base[:]})
+    before, digests = item.to_bytes(), dict(item.array_digests)
+    one[0] = base[0] = 99
+    assert item.to_bytes() == before
+    assert item.array_digests == digests == Item(item.to_json(), dict(item.arrays)).array_digests
+
+
+def test_an_array_without_elements_keeps_its_shape() -> None:
+    """An array of no elements is written and hashed."""
+    item = Item({"x": None}, {"x": np.zeros((3, 0), dtype=np.uint8)})
+    assert item.to_bytes() == b'{"x":[[],[],[]]}'
+    assert item.array_digests["x"] == sha256_hex(b"")
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        np.array(3),
+        np.array(["a"]),
+        np.array([1j]),
+        np.array([object()]),
+        np.array(["2026-01-01"], dtype="datetime64[D]"),
+        np.ma.masked_array([1, 2], [True, False]),
+        np.int64(3),
+    ],
+)
+def test_what_is_no_plain_array_of_numbers_is_refused(array: Any) -> None:
+    """An array that JSON has no list of numbers for is an error where the item is made, not where it is sent."""
+    with pytest.raises(ValueError, match="no plain NumPy array"):
+        Item({"x": array})
+    with pytest.raises(ValueError, match="no plain NumPy array"):
+        Item({"x": None}, {"x": array})
+
+
+def test_an_array_for_no_member_is_refused() -> None:
+    """Nothing that is given is left out in silence."""
+    with pytest.raises(ValueError, match="'y', which is no member"):
+        Item({"x": None}, {"y": np.arange(2)})
+
+
+def test_the_order_of_arrays_is_that_of_the_members() -> None:
+    """Which arrays were given apart changes nothing, neither order nor digest."""
+    item = Item({"a": [1, 2], "b": None}, {"b": np.arange(3, dtype="u1")})
+    assert list(item.arrays) == ["a", "b"]
 
 
 @given(strategies.output_items())

@@ -72,7 +72,7 @@ def read_turn(document: Mapping[str, Any], bodies: Bodies, blob: Callable[[str],
     if "body" not in document:
         return attach(document, blob)
     with expecting(FORMAT):
-        received, arrays, _ = bodies.read(document["body"][0])
+        received, arrays, *_ = bodies.read(document["body"][0])
         turn, digest = capture_again(received, arrays, document["scope"]), document["digest"]
     if turn.digest != digest:
         raise CorruptRecord("the turn is not what was written: its digest differs")

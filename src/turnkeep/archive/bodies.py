@@ -51,6 +51,8 @@ class Cutting(NamedTuple):
     received: Received
     arrays: "tuple[Array, ...]"
     scanned: Scanned | None = None
+    digests: tuple[str, ...] = ()
+    """SHA-256 of the bytes of each array, as hex, where they are known."""
 
 
 class Link(NamedTuple):
@@ -138,8 +140,10 @@ def cut_turn(turn: Turn) -> Cutting | None:
     if turn.received is None or any(part.native is None for part in turn.parts):
         return None
     natives = [part.native for part in turn.parts]
-    arrays = (natives[hole.part].arrays[hole.field] for hole in turn.received.holes)  # type: ignore[union-attr] # none is None
-    return Cutting(turn.received, tuple(arrays))
+    places = [(natives[hole.part], hole.field) for hole in turn.received.holes]
+    arrays = tuple(native.arrays[field] for native, field in places)  # type: ignore[union-attr] # none is None
+    digests = tuple(native.array_digests[field] for native, field in places)  # type: ignore[union-attr]
+    return Cutting(turn.received, arrays, None, digests)
 
 
 def store_body(cutting: Cutting, known: Sequence[Known] = ()) -> Stored:
@@ -149,17 +153,16 @@ def store_body(cutting: Cutting, known: Sequence[Known] = ()) -> Stored:
     apart: dict[str, bytes] = {}
     holes: list[list[Any]] = []
     ways: dict[int, tuple[Link, ...]] = {}
-    for hole, array in zip(cutting.received.holes, cutting.arrays, strict=True):
-        raw = _bytes(array)
-        digest = sha256_hex(raw)
+    digests = cutting.digests or map(sha256_hex, map(array_bytes, cutting.arrays))
+    for hole, array, digest in zip(cutting.received.holes, cutting.arrays, digests, strict=True):
         base = _extended(array, known) if hole.field == _PROMPT else ()
         start = base[-1].end if base else 0
         if base:
             last = base[-1]
             source = [_EXTENDS, bytes.fromhex(last.blob), last.part, _narrow(array[start:])]
-        elif len(raw) >= LARGE:
+        elif array.nbytes >= LARGE:
             source = [_APART]
-            apart[digest] = raw
+            apart[digest] = _bytes(array)
         else:
             source = [_HERE, _narrow(array)]
         if hole.field == _PROMPT and _is_ids(array):
@@ -242,7 +245,7 @@ class Bodies:
 
     def text(self, digest: str) -> bytes:
         """The body under a digest, byte for byte."""
-        received, arrays, _ = self.read(digest)
+        received, arrays, *_ = self.read(digest)
         texts = [received.pieces[0]]
         for hole, array, piece in zip(received.holes, arrays, received.pieces[1:], strict=True):
             texts += [spell_array(array, hole.between), piece]

@@ -56,25 +56,26 @@ def pack(turns: Iterable[Turn]) -> bytes:
 
 
 def unpack(data: bytes) -> list[Turn]:
-    """The turns of a packed form, their arrays read-only views of what was read.
+    """The turns of a packed form, their large arrays read-only views of `data`, which they keep in memory.
 
     Raises UnsupportedVersion for a newer version, CorruptRecord where bytes are not what was written (it names turn and
     field where an array is hit), ArchiveError where `data` is no packed form.
     """
     import msgspec
 
-    if len(data) < _HEAD or data[:4] != MAGIC:
+    view = memoryview(data)
+    if len(view) < _HEAD or view[:4] != MAGIC:
         raise ArchiveError("these bytes are no packed turns")
-    if (version := int.from_bytes(data[4:6], "little")) != VERSION:
+    if (version := int.from_bytes(view[4:6], "little")) != VERSION:
         raise UnsupportedVersion(f"packed turns of version {version}; this turnkeep knows version {VERSION}")
     try:
         entries = msgspec.msgpack.decode(
-            memoryview(data)[_HEAD:], type=list[tuple[bytes, bytes, list[bytes] | None, list[memoryview]]]
+            view[_HEAD:], type=list[tuple[bytes, bytes, list[bytes] | None, list[memoryview]]]
         )
     except msgspec.MsgspecError as error:
         raise CorruptRecord(f"the packed turns are not what was written: {error}") from None
     found = [_Entry(*entry) for entry in entries]
-    if _digest(found) != data[6:_HEAD]:
+    if _digest(found) != view[6:_HEAD]:
         raise CorruptRecord("the packed turns are not what was written: their digest differs")
     return [_turn(entry, number) for number, entry in enumerate(found)]
 

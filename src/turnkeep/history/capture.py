@@ -21,8 +21,8 @@ def capture(
 ) -> Turn:
     """The turn that a Responses object makes: one part per output item, each with its complete item.
 
-    `body` is the response as received, or the parsed object; `scanned` is what `scan_body` gave for it, where it is at
-    hand. Raises TransportFailure where it is no Responses object,
+    `body` is the response as received, or the parsed object. `scanned` is what `scan_body` gave for it, where storing
+    the body has made that; its arrays were hashed then. Raises TransportFailure where it is no Responses object,
     MalformedItem where an item breaks contract 1.5 or 1.6, UnsupportedClientCall for a call nobody here can answer.
     """
     response = _read_response(body, scanned)

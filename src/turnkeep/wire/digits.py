@@ -1,7 +1,7 @@
-"""Arrays of integers as JSON text, read and written without a Python object for each number.
+"""Arrays of integers as JSON text, read without a Python object for each number.
 
-Two spellings are read here: `[1,2]` and `[1, 2]`, nested to any depth, without signs. Everything else is for the slower
-reader, which is asked whenever `parse_integers` gives None.
+Two spellings are read: `[1,2]` and `[1, 2]`, nested up to 8 deep, of up to 18 digits and without signs. Everything else
+is for the slower reader, which is asked whenever `parse_integers` gives None.
 """
 
 from math import prod
@@ -27,7 +27,8 @@ def parse_integers(body: bytes, start: int = 0, stop: int | None = None) -> "Arr
 
     The proof that nothing else passes: `_guess_inner_shape` says what the whole must be, and `_is_spelled` that it is.
     """
-    text = _Text(body, start, len(body) if stop is None else stop)
+    stop = len(body) if stop is None else stop
+    text = _Text(body, start, stop, b", " if body.find(b" ", start, stop) >= 0 else b",")
     inner = _guess_inner_shape(text)
     read = None if inner is None else _read_blocks(text, inner[-1] if inner else text.stop - text.start)
     if inner is None or read is None:
@@ -41,16 +42,12 @@ def parse_integers(body: bytes, start: int = 0, stop: int | None = None) -> "Arr
 
 
 class _Text(NamedTuple):
-    """Where in a body the text of an array stands; it is not copied."""
+    """Where in a body the text of an array stands, which is not copied, and what must be between its elements."""
 
     body: bytes
     start: int
     stop: int
-
-    @property
-    def between(self) -> bytes:
-        """What must stand between elements: after one comma with a space, the same everywhere."""
-        return b", " if self.body.find(b" ", self.start, self.stop) >= 0 else b","
+    between: bytes
 
     @property
     def raw(self) -> "Array":
@@ -71,7 +68,7 @@ class _Read(NamedTuple):
 
 def _guess_inner_shape(text: _Text) -> "Shape | None":
     """The shape below the first dimension if the first row, plane and so on tell it; None where no shape fits them."""
-    body, start, stop = text
+    body, start, stop, _ = text
     front = body[start : min(start + MOST_DIMENSIONS + 1, stop)]
     rank = len(front) - len(front.lstrip(b"["))
     if not 0 < rank <= MOST_DIMENSIONS or not body.endswith(b"]" * rank, start, stop):

@@ -41,20 +41,16 @@ class Item(Mapping[str, Any]):
     def __init__(self, members: Mapping[str, Any], arrays: Mapping[str, "Array"] | None = None) -> None:
         """Take a JSON object; `arrays` gives members as arrays already made, whatever `members` holds for them.
 
-        They become read-only. Raises ValueError where a member cannot be written as JSON.
+        An array that can be written to is copied. Raises ValueError where a member cannot be written as JSON.
         """
         for name in members:
             if not isinstance(name, str):
                 raise ValueError(f"the member name {name!r} is no string")
-        given = dict(arrays or {})
-        found = {
-            name: array
-            for name, value in members.items()
-            if name not in given and (array := to_array(value)) is not None
-        }
-        for array in given.values():
-            array.flags.writeable = False
-        self.arrays = MappingProxyType({**given, **found})
+        values = {**members, **(arrays or {})}
+        if len(values) > len(members):
+            raise ValueError(f"an array is given for {list(values)[-1]!r}, which is no member")
+        found = ((name, to_array(value)) for name, value in values.items())
+        self.arrays = MappingProxyType({name: array for name, array in found if array is not None})
         self._members = {name: None if name in self.arrays else dumps(value) for name, value in members.items()}
         self._digests = None
 

@@ -9,6 +9,7 @@ and the same errors.
 import json
 import re
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from turnkeep.wire.digits import MOST_DIMENSIONS, parse_integers
@@ -26,6 +27,8 @@ _SHORTEST = 48
 """Bytes of an array's text from which cutting it out pays."""
 _SHORT = 4096
 """Bytes of an array's text below which a Python int for each number is the faster way."""
+_ELSEWISE = re.compile(rb"  |[\t\n\r]")
+"""What stands in neither of the two spellings that `spell_array` has."""
 _HOLE = b"Infinity"
 """Stands in the skeleton where an array was: a token that JSON does not have and the parser asks about."""
 
@@ -87,10 +90,11 @@ def read_array(body: bytes, start: int, end: int) -> "tuple[Array, bytes | None]
 
     text = body[start:end]
     between = b", " if b" " in text else b","
-    array = _array_of(orjson.loads, text)  # faster and sometimes wrong, but not where it gives the text back
-    if array is not None and spell_array(array, between) == text:
-        return array, between
-    array = _array_of(_loads_numbers, text)
+    if _ELSEWISE.search(text) is None:
+        array = _array_of(orjson.loads, text)  # faster and sometimes wrong, but not where it gives the text back
+        if array is not None and spell_array(array, between) == text:
+            return array, between
+    array = _array_of(_loads, text)
     return None if array is None or not is_finite(array) else (array, None)
 
 
@@ -101,12 +105,11 @@ def _array_of(read: Callable[[bytes], Any], text: bytes) -> "Array | None":
         return None
 
 
-def _loads_numbers(text: bytes) -> Any:
-    return json.loads(text, parse_constant=_no_number)
-
-
 def _no_number(name: str) -> Any:
     raise ValueError(name)
+
+
+_loads = partial(json.loads, parse_constant=_no_number)
 
 
 def scan_body(body: bytes, deepest: int = DEEPEST) -> Scanned:

@@ -26,12 +26,12 @@ TRAINING_FIELDS = (*REQUIRED, ROUTES)
 def to_array(value: object) -> "Array | None":
     """`value` as an array in the narrowest dtype that holds it exactly, or None where only plain JSON does.
 
-    An array stays what it is. Integers of at most 64 bits in a full rectangle of rank 1 to 8 become the narrowest of
-    uint8 to uint64 (int8 to int64 where one is negative), floats become float64. Everything else (empty, ragged, mixed,
-    larger) is None.
+    An array is what `frozen` makes of it. Integers of at most 64 bits in a full rectangle of rank 1 to 8 become the
+    narrowest of uint8 to uint64 (int8 to int64 where one is negative), floats become float64. Everything else (empty,
+    ragged, mixed, larger) is None.
     """
     if hasattr(value, "dtype"):
-        return cast("Array", value)
+        return frozen(cast("Array", value))
     if not isinstance(value, list):
         return None
     leaf: object = value
@@ -67,6 +67,23 @@ def _rectangle(value: list[Any]) -> tuple[tuple[int, ...], list[Any]]:
     return tuple(shape), flat
 
 
+def frozen(array: "Array") -> "Array":
+    """The array itself where it is read-only and lies as it is written: C-contiguous, aligned, native; else a copy.
+
+    Raises ValueError for what is no plain array of numbers of rank 1 or more. NaN and infinities pass: they are found
+    where they are written or checked.
+    """
+    import numpy as np
+
+    if type(array) is not np.ndarray or array.dtype.kind not in "iufb" or array.ndim == 0:
+        raise ValueError(f"{_show(array)} is no plain NumPy array of numbers")
+    flags = array.flags
+    if flags.writeable or not (flags.c_contiguous and flags.aligned and array.dtype.isnative):
+        array = np.array(array, dtype=array.dtype.newbyteorder("="), order="C")
+        array.flags.writeable = False
+    return array
+
+
 def is_finite(array: "Array") -> bool:
     """Whether an array holds neither NaN nor an infinity."""
     import numpy as np
@@ -76,7 +93,7 @@ def is_finite(array: "Array") -> bool:
 
 def array_bytes(array: "Array") -> memoryview:
     """The array's bytes, C-contiguous and little-endian, not copied where they lie so."""
-    return array.astype(array.dtype.newbyteorder("<"), order="C", copy=False).data.cast("B")
+    return array.astype(array.dtype.newbyteorder("<"), order="C", copy=False).reshape(-1).view("uint8").data
 
 
 def spell_array(array: "Array", between: bytes) -> bytes:

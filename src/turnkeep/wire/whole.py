@@ -36,6 +36,6 @@ def of_array(array: "Array") -> Node:
 
 def of_object(members: Mapping[str, Node]) -> Node:
     """An object. Names that orjson might spell in its own way, or not at all, are not left to it."""
-    if all(name.isascii() and name.isprintable() for name in members):
+    if all(type(name) is str and name.isascii() and name.isprintable() for name in members):
         return members
     return of_text(b"{" + b",".join(dumps(name) + b":" + written(node) for name, node in members.items()) + b"}")
