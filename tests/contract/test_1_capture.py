@@ -410,6 +410,10 @@ _MAX = {"reason": "max_output_tokens"}
         ((message("x"),), {"status": "incomplete", "incomplete_details": None}, "error"),
         ((call(),), {"status": "failed", "incomplete_details": None}, "error"),
         ((message("x"),), {"status": "completed", "incomplete_details": _MAX}, "stop"),
+        ((call(),), {"status": None, "incomplete_details": _MAX}, "length"),
+        ((message("x"),), {"status": None, "incomplete_details": {"reason": "content_filter"}}, "error"),
+        ((call(),), {"status": None, "incomplete_details": None, "error": {"code": "server_error"}}, "error"),
+        ((call(),), {"status": None, "incomplete_details": None, "error": None}, "tool_calls"),
     ],
 )
 def test_finish_reason(items: tuple[Any, ...], members: dict[str, Any], reason: str) -> None:

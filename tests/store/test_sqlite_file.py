@@ -145,6 +145,18 @@ def test_a_side_file_that_cannot_be_opened_is_a_store_error(tmp_path: Path) -> N
         store.write("r", b"{}").commit(b"s")
 
 
+def test_an_empty_file_is_no_store_to_read(tmp_path: Path) -> None:
+    """A file of no bytes is refused where a store is to be read, and stays as it is; a writer begins one in it."""
+    path = tmp_path / "a.db"
+    path.touch()
+    with pytest.raises(StoreError, match="is empty"):
+        SqliteStore(path, create=False)
+    assert path.read_bytes() == b""
+    fill(path)
+    with SqliteStore(path, create=False) as store:
+        assert store.rollouts()
+
+
 def test_a_closed_store_says_so(tmp_path: Path) -> None:
     """Using a closed store is a StoreError that says so, and no talk of damage; closing twice is no error."""
     store = SqliteStore(tmp_path / "a.db")

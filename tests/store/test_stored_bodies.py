@@ -3,6 +3,7 @@
 import json
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from turnkeep import pack, unpack
 from turnkeep.archive.bodies import LARGE, MOST_LINKS, Bodies, Known, cut_body, store_body
 from turnkeep.errors import CorruptRecord, StoreError, TurnkeepError
 from turnkeep.history.capture import capture, capture_again, capture_without_native
@@ -20,6 +22,9 @@ from turnkeep.rollout.view import RolloutView
 from turnkeep.store.base import Row
 from turnkeep.store.memory import MemoryStore
 from turnkeep.store.sqlite import SqliteStore
+
+
+CALL = {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}
 
 
 def body(prompt: list[int], generation: list[int], between: str = ",", **members: Any) -> bytes:
@@ -234,6 +239,23 @@ def test_a_turn_kept_without_natives_comes_back_so(tmp_path: Path) -> None:
     with SqliteStore(tmp_path / "a.db") as store:
         assert RolloutView(store, "r").turn(0) == turn
         assert all(part.native is None for part in RolloutView(store, "r").turn(0).parts)
+
+
+@pytest.mark.parametrize(("extra", "old"), [({}, "stop"), ({"output": [CALL]}, "tool_calls")])
+def test_a_turn_keeps_the_finish_reason_that_it_was_stored_with(
+    tmp_path: Path, extra: dict[str, Any], old: str
+) -> None:
+    """A turn from when a response without a status was never incomplete comes back as it was, from store and pack."""
+    response = {"id": "r", "output": [], "incomplete_details": {"reason": "max_output_tokens"}, **extra}
+    turn = capture(json.dumps(response).encode())
+    assert turn.finish_reason == "length"
+    before = replace(turn, finish_reason=old)
+    with SqliteStore(tmp_path / "a.db") as store, Rollout.open(store, "r") as rollout:
+        rollout.add_turn(before)
+        rollout.add_turn(turn)
+    with SqliteStore(tmp_path / "a.db") as store:
+        assert list(RolloutView(store, "r").turns) == [before, turn]
+    assert unpack(pack([before, turn])) == [before, turn]
 
 
 def test_opening_reads_no_array(tmp_path: Path) -> None:

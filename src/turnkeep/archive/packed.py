@@ -20,6 +20,7 @@ to the byte.
 
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from turnkeep.archive.documents import expecting
@@ -158,7 +159,8 @@ def _turn(entry: _Entry, number: int) -> Turn:
             return from_skeleton({**value, **loads(entry.rest)}, held)
         holes = tuple(Hole(part, field, between.encode()) for part, field, between in head["holes"])
         received = Received(tuple(entry.pieces), holes)
-        return capture_again(received, [arrays[hole.part, hole.field] for hole in holes], head["scope"])
+        turn = capture_again(received, [arrays[hole.part, hole.field] for hole in holes], head["scope"])
+        return replace(turn, finish_reason=head["finish_reason"])
 
 
 def _array(dtype: str, shape: Sequence[int], digest: str, raw: memoryview, place: Mapping[str, Any]) -> "Array":

@@ -211,7 +211,7 @@ class _InRow:
 
 def _body(items: Sequence[Mapping[str, Any]], response: Mapping[str, Any]) -> bytes:
     """A Responses object of these items; with the row's response, the status that ended its last policy call."""
-    ended = {name: response[name] for name in ("status", "incomplete_details") if name in response}
+    ended = {name: response[name] for name in ("status", "incomplete_details", "error") if name in response}
     texts = b",".join(Item(item).to_bytes() for item in items)
     return b'{"output":[' + texts + b"]" + (b"," + dumps(ended)[1:-1] if ended else b"") + b"}"
 

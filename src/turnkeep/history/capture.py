@@ -173,8 +173,16 @@ def _received(body: bytes, cuts: Sequence[Cut], parts: Sequence[Part]) -> Receiv
 
 
 def finish_reason(response: Mapping[str, Any], parts: Sequence[Part]) -> str:
-    """`length`, `error`, `tool_calls` or `stop`, by contract 1.8."""
+    """`length`, `error`, `tool_calls` or `stop`, by contract 1.8.
+
+    A response without a status is failed where it has an error, and incomplete where it says why: so Gym's model server
+    for vLLM writes them.
+    """
     status, details = response.get("status"), response.get("incomplete_details")
+    if status is None and response.get("error") is not None:
+        status = "failed"
+    elif status is None and details:
+        status = "incomplete"
     if status == "incomplete" and isinstance(details, Mapping) and details.get("reason") == "max_output_tokens":
         return "length"
     if status in ("incomplete", "failed", "cancelled"):

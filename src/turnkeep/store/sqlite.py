@@ -73,6 +73,8 @@ class SqliteStore:
             raise StoreError(f"unable to open {path or self.path}: it is a folder, and a store is a file")
         if not self.path.parent.is_dir():
             raise ConfigurationError(f"the folder of {path} does not exist")
+        if not create and not self.path.stat().st_size:
+            raise StoreError(f"{path} is empty: it is no store, or nothing is left of one")
         self._lock = threading.RLock()
         self._process = os.getpid()
         self._closed = self._away = False
