@@ -91,7 +91,9 @@ def test_malformed_rows_can_be_kept_as_gaps() -> None:
         (("export", "gym", "f/1", "--all", "--store", "a.db", "--out", "new.jsonl"), "say which rollouts, or --all"),
         (("export", "gym", "--all", "--store", "a.db", "--out", "f.jsonl"), "--force writes over it"),
         (("export", "gym", "--all", "--store", "a.db", "--out", "no/new.jsonl"), "does not exist"),
-        (("export", "gym", "--all", "--store", "a.db", "--out", ".", "--force"), ". is no file that can be replaced"),
+        (("export", "gym", "--all", "--store", "a.db", "--out", ".", "--force"), ". is a folder"),
+        (("export", "gym", "--all", "--store", "a.db", "--out", "a.db", "--force"), "a.db is the store itself"),
+        (("export", "gym", "--all", "--store", "a.db", "--out", "./a.db-wal"), "is the store itself"),
         (("export", "gym", "--all", "--store", "a.db", "--out", "null", "--force"), "null is no file"),
     ],
 )

@@ -42,6 +42,15 @@ def test_report_writes_one_file_and_says_what_is_in_it(folder: Path) -> None:
     assert run(folder, "report", "hostile", "--out", "page.html", "--force").stdout.startswith("page.html: 9 turns")
 
 
+def test_a_link_is_written_through(folder: Path) -> None:
+    """Writing over a link writes what it leads to, and leaves the link."""
+    (folder / "real.html").write_text("old")
+    (folder / "link.html").symlink_to("real.html")
+    assert run(folder, "report", "hostile", "--out", "link.html", "--force").returncode == 0
+    assert (folder / "link.html").is_symlink()
+    assert (folder / "real.html").read_bytes().rstrip().endswith(b"</html>")
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
@@ -50,6 +59,7 @@ def test_report_writes_one_file_and_says_what_is_in_it(folder: Path) -> None:
         (("hostile", "--out", "page.html", "--store", "none.db"), 3, "no store"),
         (("hostile", "--out", "page.html", "--store", "."), 3, "it is a folder"),
         (("hostile", "--out", ".", "--force"), 2, "is a folder"),
+        (("hostile", "--out", "/dev/full", "--force"), 2, "no file that can be replaced"),
     ],
 )
 def test_report_leaves_nothing_where_it_cannot_work(

@@ -23,7 +23,6 @@ from turnkeep.store.base import Row
 from turnkeep.store.memory import MemoryStore
 from turnkeep.store.sqlite import SqliteStore
 
-
 CALL = {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}
 
 

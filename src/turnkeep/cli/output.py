@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn
 
 from turnkeep.errors import ConfigurationError, StoreError, TurnkeepError
+from turnkeep.store.open import store_file
 from turnkeep.wire.json import dumps
 
 if TYPE_CHECKING:
@@ -84,14 +85,29 @@ def printable(text: str) -> str:
     return "".join(char if char.isprintable() or char in "\n\t" else f"\\u{ord(char):04x}" for char in text)
 
 
+def file_to_write(target: Path, url: str, *, force: bool) -> Path:
+    """The file at `target`, or what that links to, for what comes out of the store at `url`.
+
+    Raises ConfigurationError where nothing can be written there, or would destroy what --force does not mean.
+    """
+    place, store = target.resolve(), store_file(url)
+    own = [] if store is None else [Path(f"{store}{end}").resolve() for end in ("", "-wal", "-shm", "-writers")]
+    if place in own:
+        raise ConfigurationError(f"{target} is the store itself", field="out")
+    if place.is_dir():
+        raise ConfigurationError(f"{target} is a folder: name a file", field="out")
+    if place.exists() and not place.is_file():
+        raise ConfigurationError(f"{target} is no file that can be replaced", field="out")
+    if place.exists() and not force:
+        raise ConfigurationError(f"{target} is there; --force writes over it", field="out")
+    if not place.parent.is_dir():
+        raise ConfigurationError(f"the folder of {target} does not exist", field="out")
+    return place
+
+
 @contextmanager
 def replacing(target: Path) -> Iterator[BinaryIO]:
-    """A file beside `target` that takes its place, whole and durable, where nothing went wrong.
-
-    Raises ConfigurationError where `target` is a folder, OSError.
-    """
-    if target.is_dir():
-        raise ConfigurationError(f"{target} is a folder: name a file", field="out")
+    """A file beside `target` that takes its place, whole and durable, where nothing went wrong. Raises OSError."""
     handle, name = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".part", dir=target.parent)
     try:
         with os.fdopen(handle, "wb") as file:

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from turnkeep.cli.output import console, print_json, printable, progress, replacing
+from turnkeep.cli.output import console, file_to_write, print_json, printable, progress, replacing
 from turnkeep.errors import ConfigurationError
 from turnkeep.rollout.view import RolloutView
 from turnkeep.store.open import open_store
@@ -14,10 +14,7 @@ if TYPE_CHECKING:
 
 def write_report(url: str, rollout: str, target: Path, *, force: bool, as_json: bool) -> None:
     """Write the page of a rollout and print what is in it."""
-    if target.exists() and not force:
-        raise ConfigurationError(f"{target} is there; --force writes over it", field="out")
-    if not target.parent.is_dir():
-        raise ConfigurationError(f"the folder of {target} does not exist", field="out")
+    place = file_to_write(target, url, force=force)
     try:
         from turnkeep.report.content import gather
         from turnkeep.report.page import render_page
@@ -28,7 +25,7 @@ def write_report(url: str, rollout: str, target: Path, *, force: bool, as_json: 
         with progress(view.turn_count, "reading turns", quiet=as_json) as advance:
             content = gather(view, lambda: advance(1))
         text = render_page(content).encode()
-    with replacing(target) as file:
+    with replacing(place) as file:
         file.write(text)
     if as_json:
         print_json({"file": str(target), "bytes": len(text), **_told(content)})

@@ -6,7 +6,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from turnkeep.cli.output import EXIT_FOUND, console, print_json, printable, progress, replacing, watched
+from turnkeep.cli.output import EXIT_FOUND, console, file_to_write, print_json, printable, progress, replacing, watched
 from turnkeep.cli.transfer_atif import chosen
 from turnkeep.errors import ArchiveError, ConfigurationError, MalformedItem
 from turnkeep.export.gym_import import Result, import_gym
@@ -140,15 +140,10 @@ def import_nooa_file(path: Path, url: str, scope: str, revision: str, rollout: s
 
 def export_gym_file(rollouts: Sequence[str], url: str, target: Path, *, every: bool, force: bool, as_json: bool) -> int:
     """Write rollouts as Gym rollout JSONL and print what the rows do not say. Returns the exit code."""
-    if target.exists() and not target.is_file():
-        raise ConfigurationError(f"{target} is no file that can be replaced", field="out")
-    if target.exists() and not force:
-        raise ConfigurationError(f"{target} is there; --force writes over it", field="out")
-    if not target.parent.is_dir():
-        raise ConfigurationError(f"the folder of {target} does not exist", field="out")
+    place = file_to_write(target, url, force=force)
     with open_store(url, create=False) as store:
         names = chosen(rollouts, store, every=every)
-        with replacing(target) as file:
+        with replacing(place) as file:
             written = [*watched(export_gym(store, names, file), len(names), "exporting", quiet=as_json)]
     unsaid = [each for each in written if each.error is not None or each.remarks]
     if as_json:
