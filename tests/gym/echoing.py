@@ -1,5 +1,7 @@
 """An agent of one Predict method, for tests: what it returns is what the policy said."""
 
+import asyncio
+from contextlib import suppress
 from typing import Any
 
 from nooa.config.strategy_config import PredictConfig
@@ -57,6 +59,36 @@ async def raw(agent: Echo, request: Any) -> object:
     """Give bytes that are no text, after one policy call."""
     await agent.say(request.input)
     return b"\xff"
+
+
+class Wordless(Exception):
+    """An error that has no words."""
+
+    def __str__(self) -> str:
+        raise KeyError("words")
+
+
+async def stumble(agent: Echo, request: Any) -> object:
+    """After one policy call, raise in one of the ways that are easily forgotten."""
+    await agent.say(request.input)
+    if request.input == "wordless":
+        raise Wordless
+    if request.input == "half":
+        raise ValueError("\ud83d")
+    if request.input == "group":
+        raise ExceptionGroup("several", [ValueError("one"), ConnectionResetError("two")])
+    task = asyncio.create_task(asyncio.sleep(60))
+    task.cancel()
+    await task
+    return None
+
+
+async def linger(agent: Echo, request: Any) -> object:
+    """Make light of being stopped, and give an answer all the same."""
+    await agent.say(request.input)
+    with suppress(asyncio.CancelledError):
+        await asyncio.sleep(60)
+    return "done"
 
 
 class OwnModel(Agent):  # type: ignore[misc]

@@ -105,6 +105,39 @@ def test_an_agents_own_error_keeps_what_it_did_before(tmp_path: Path, what: str,
     assert row["response"]["output"][0]["generation_token_ids"]
 
 
+@pytest.mark.parametrize(
+    ("what", "failure_class", "words"),
+    [
+        ("wordless", "legitimate", "Wordless: its message cannot be made: KeyError"),
+        ("half", "legitimate", "ValueError: \\ud83d"),
+        ("group", "transient", "ExceptionGroup: several (2 sub-exceptions)"),
+        ("cancelled", "legitimate", "CancelledError: "),
+    ],
+)
+def test_whatever_an_agent_raises_becomes_a_row(tmp_path: Path, what: str, failure_class: str, words: str) -> None:
+    """An error without words, in a group, of half a pair, or the agent's own cancellation is a row with its turns."""
+    with running_gym(WORD, agent=echo(tmp_path, "stumble")) as gym:
+        row = read(gym.run(say(what)))
+    assert (row["_ng_failure_class"], row["error"]) == (failure_class, words)
+    assert [item["type"] for item in row["response"]["output"]] == ["message"]
+
+
+def test_an_agent_that_answers_after_its_time_has_timed_out(tmp_path: Path) -> None:
+    """A run that makes light of being stopped is past `run_timeout_secs` all the same."""
+    with running_gym(WORD, agent=echo(tmp_path, "linger", run_timeout_secs=1.5)) as gym:
+        row = read(gym.run(say("x")))
+    assert (row["_ng_failure_class"], row["_ng_failure_terminal"]) == ("timeout_exceeded", True)
+
+
+def test_a_failure_that_will_not_pass_is_an_answer(tmp_path: Path) -> None:
+    """The same row after it is a new rollout, for which the policy is asked anew."""
+    with running_gym(WORD * 2, agent=echo(tmp_path, "fall")) as gym:
+        rows = [read(gym.run(say("other"))) for _ in range(2)]
+        asked = gym.stats()["requests"]
+    assert [row["turnkeep"]["rollout"] for row in rows] == ["3-0", "3-0.2"]
+    assert asked == 2
+
+
 def test_a_run_that_takes_too_long_is_never_tried_again(tmp_path: Path) -> None:
     """Past `run_timeout_secs` the run is stopped: a terminal failure, an incomplete response, its turns kept."""
     agent = echo(tmp_path, "ask_forever", run_timeout_secs=1.5, max_policy_calls=10_000)
@@ -146,25 +179,29 @@ BREAKING = "breaking"
 
 
 class Breaking(BaseHTTPRequestHandler):
-    """Answers the seed, and hangs up on anything else."""
+    """Answers the seed, and /verify where there is a verdict; hangs up on anything else."""
+
+    verdict: bytes | None = None
 
     def do_POST(self) -> None:
         """Answer or hang up."""
         self.rfile.read(int(self.headers["content-length"]))
-        if self.path == "/seed_session":
+        answer = {"/seed_session": b"{}", "/verify": self.verdict}.get(self.path)
+        if answer is not None:
             self.send_response(200)
-            self.send_header("content-length", "2")
+            self.send_header("content-length", str(len(answer)))
             self.end_headers()
-            self.wfile.write(b"{}")
+            self.wfile.write(answer)
 
     def log_message(self, format: str, *args: Any) -> None:
         """Say nothing."""
 
 
 @contextmanager
-def breaking() -> Iterator[dict[str, Any]]:
+def breaking(verdict: bytes | None = None) -> Iterator[dict[str, Any]]:
     """A resources server that hangs up on tools; gives its part of Gym's configuration."""
-    with ThreadingHTTPServer(("127.0.0.1", 0), Breaking) as server:
+    handler = type("Handler", (Breaking,), {"verdict": verdict})
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         try:
@@ -196,6 +233,31 @@ def test_a_verifier_that_breaks_off_leaves_the_turns_and_the_gap(tmp_path: Path)
         row = read(gym.run(weather_row()))
     assert (row["_ng_failure_class"], row["reward"]) == ("transient", 0.0)
     assert codes(row) == ["non_trainable_terminal_output", "transient"]
+    assert row["response"]["output"][0]["name"] == "return_result"
+
+
+@pytest.mark.parametrize(
+    ("verdict", "words"),
+    [
+        (b"{}", "without a reward that is a number: {}"),
+        (b'{"reward": null}', "without a reward"),
+        (b'{"reward": "1"}', "without a reward"),
+        (b'{"reward": true}', "without a reward"),
+        (b"[]", "without a reward"),
+        (b"<html>", "no JSON"),
+        (b'{"reward": NaN}', "no JSON that can be kept"),
+        (b'{"reward": 1, "reward": 2}', "no JSON that can be kept"),
+    ],
+)
+def test_a_verdict_without_a_reward_is_a_failure_row(tmp_path: Path, verdict: bytes, words: str) -> None:
+    """What is no JSON object with a number as reward grades nothing, and is told with its address."""
+    reference = {"type": "resources_servers", "name": BREAKING}
+    agent = {"store": str(tmp_path / "t.db"), "resources_server": reference}
+    with breaking(verdict) as place, running_gym([[result("Cold.")]], agent=agent, extra=place) as gym:
+        row = read(gym.run(weather_row(reward=7.0)))
+    assert (row["_ng_failure_class"], row["reward"]) == ("legitimate", 0.0)
+    assert "/verify answered" in row["error"]
+    assert words in row["error"]
     assert row["response"]["output"][0]["name"] == "return_result"
 
 

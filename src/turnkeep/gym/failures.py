@@ -6,6 +6,7 @@ from typing import NamedTuple
 import httpx
 
 from turnkeep.errors import RolloutBusy, TransportFailure
+from turnkeep.rollout.outcome import words_of
 from turnkeep.rollout.policy import RETRIED
 from turnkeep.rollout.view import RolloutView
 
@@ -46,7 +47,7 @@ def failure_of(error: BaseException | None, rollout: RolloutView | None) -> Fail
         return Failure("timeout_exceeded", True, str(error), "EpisodeTimeout", 504)
     failed = {} if rollout is None or error is not None else rollout.failure or {}
     kind = str(failed.get("type")) if error is None else type(error).__name__
-    text = f"{kind}: {failed.get('message') if error is None else error}"
+    text = f"{kind}: {failed.get('message')}" if error is None else words_of(error)
     passing = any(map(_may_pass, _causes(error))) or (rollout is not None and _last_call_may_pass(rollout))
     return Failure("transient" if passing else "legitimate", False, text, kind, _status(error, passing))
 
@@ -86,7 +87,7 @@ def _broke_off(status: int | None) -> bool:
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:
-    """An error and all that stands behind it, by cause and by context."""
+    """An error and all that stands behind it: by cause, by context, in a group."""
     waiting, seen = [error], set[int]()
     while waiting:
         now = waiting.pop(0)
@@ -94,4 +95,4 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
             continue
         seen.add(id(now))
         yield now
-        waiting += [now.__cause__, now.__context__]
+        waiting += [now.__cause__, now.__context__, *(now.exceptions if isinstance(now, BaseExceptionGroup) else ())]

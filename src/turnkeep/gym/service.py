@@ -164,7 +164,7 @@ async def _attempt(
     begun = time.monotonic()
     run: Episode | None = None
     resources: ResourcesClient | None = None
-    error: Exception | None = None
+    error: BaseException | None = None
     try:
         run = stack.enter_context(_opened(around, asked))
         timeout = around.setup.run_timeout_secs
@@ -173,6 +173,11 @@ async def _attempt(
         if seed:
             await resources.post_checked("/seed_session", dumps(asked.row))
         await _run_in_time(around, asked, run, resources)
+    except asyncio.CancelledError as caught:
+        task = asyncio.current_task()
+        if task is None or task.cancelling():  # the client has gone, or the server ends
+            raise
+        error = caught  # the agent's own: something that it waited for was cancelled
     except Exception as caught:  # noqa: BLE001 - one rollout must not end the others
         error = caught
     try:
@@ -199,6 +204,7 @@ def _opened(around: Around, asked: Asked) -> Iterator[Episode]:
 
 
 async def _run_in_time(around: Around, asked: Asked, run: Episode, resources: ResourcesClient) -> None:
+    late: Exception | None = None
     try:
         async with asyncio.timeout(around.setup.run_timeout_secs) as limit:
             await run_episode(
@@ -211,14 +217,16 @@ async def _run_in_time(around: Around, asked: Asked, run: Episode, resources: Re
                 cookies=asked.cookies,
                 resources=resources,
             )
-    except TimeoutError as error:
+    except Exception as error:
         if not limit.expired():
             raise
+        late = error
+    if limit.expired():  # also where the agent made light of being stopped
         seconds = around.setup.run_timeout_secs
-        raise EpisodeTimeout(f"the run took longer than run_timeout_secs={seconds:g} seconds") from error
+        raise EpisodeTimeout(f"the run took longer than run_timeout_secs={seconds:g} seconds") from late
 
 
-def _end(around: Around, run: Episode | None, error: Exception | None) -> Ended:
+def _end(around: Around, run: Episode | None, error: BaseException | None) -> Ended:
     """What an agent that returned, or an error that reached the top, makes of a run."""
     if run is None:
         return _fail(Ended(None, []), failure_of(error, None))
@@ -266,9 +274,13 @@ async def _graded_row(around: Around, asked: Asked, ended: Ended, resources: Res
 
 def _verdict(body: bytes) -> dict[str, Any]:
     """What the verifier says, less its echoes of the request and the response, which its Gym's classes have been at."""
-    said = scan_body(body).value
-    if not isinstance(said, dict):
-        raise TransportFailure(f"the resources server answered /verify with {body[:200]!r}", body=body)
+    try:
+        said = scan_body(body).value
+    except (NotJson, InexactJson) as error:
+        raise TransportFailure(f"/verify answered with no JSON that can be kept: {error}", body=body) from None
+    if not isinstance(said, dict) or type(said.get("reward")) not in (int, float):
+        shown = body[:200].decode(errors="replace")
+        raise TransportFailure(f"/verify answered without a reward that is a number: {shown}", body=body)
     return {name: value for name, value in said.items() if name not in ("response", "responses_create_params")}
 
 
@@ -294,7 +306,8 @@ def _failed_reply(around: Around, asked: Asked, ended: Ended, resources: Resourc
     if failure.terminal:
         routing["_ng_failure_terminal"] = True
     members = {**asked.row, **routing, **_evidence(around, asked, ended)}
-    return Reply(200, row_bytes(members, _response(around, asked, ended)), cookies)
+    reply = Reply(200, row_bytes(members, _response(around, asked, ended)), cookies)
+    return reply if failure.failure_class == "transient" else _answered(around, ended, reply)
 
 
 def _response(around: Around, asked: Asked, ended: Ended, items: Sequence[OutputItem] | None = None) -> bytes:

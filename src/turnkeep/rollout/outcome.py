@@ -33,8 +33,17 @@ def outcome(rollout: RolloutView, error: BaseException | None = None) -> Outcome
             if isinstance(cause, kind):
                 return Outcome(True, reason, str(cause))
     if error is not None:
-        return Outcome(False, "error", f"{type(error).__name__}: {error}")
+        return Outcome(False, "error", words_of(error))
     return Outcome(True)
+
+
+def words_of(error: BaseException) -> str:
+    """An error's type and message as text that anyone can read: no half of a surrogate pair, whatever the error is."""
+    try:
+        message = str(error)
+    except Exception as broken:  # noqa: BLE001 - it is somebody else's __str__
+        message = f"its message cannot be made: {type(broken).__name__}"
+    return f"{type(error).__name__}: {message}".encode(errors="backslashreplace").decode()
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
