@@ -49,8 +49,8 @@ HEAVY = ("nooa", "litellm", "nemo_gym")
 """Packages whose import takes seconds."""
 
 BROAD = ("Exception", "BaseException")
-BROAD_EXCEPTS = frozenset({"turnkeep.gym.service"})
-"""Modules that may catch every exception without raising it again."""
+BROAD_EXCEPTS = frozenset({"turnkeep.gym.service", "turnkeep.rollout.outcome"})
+"""Modules that may catch every exception without raising it again: what runs agents, and what words their errors."""
 
 LONGEST_MODULE, LONGEST_FUNCTION = 500, 50
 

@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from gym_samples import ROWS, ids, message, row, write_rows
+from gym_samples import ROWS, SCOPE, ids, message, row, write_rows
 from test_nooa_files import ARCHIVES
 from typer.testing import CliRunner, Result
 
 from turnkeep.cli.main import app
-from turnkeep.wire.json import loads, same
+from turnkeep.wire.json import dumps, loads, same, without_nulls
 
 GOOD = [ROWS["ids"], ROWS["tools"]]
 BAD = row(message(**{**ids(), "prompt_token_ids": [1, -1]}))
@@ -79,6 +79,17 @@ def test_malformed_rows_can_be_kept_as_gaps() -> None:
     )
     turnkeep("export", "gym", "f/1", "--store", "a.db", "--out", "out.jsonl")
     assert same(loads(Path("out.jsonl").read_bytes()), BAD)
+
+
+def test_an_imported_rollout_is_replayed_with_what_its_row_had_besides() -> None:
+    """For a caller of the scope it was imported under, the input goes on with the row's output, item for item (4.1)."""
+    write_rows(Path("f.jsonl"), *GOOD)
+    turnkeep("import", "gym", "f.jsonl", "--store", "a.db", "--scope", SCOPE)
+    for number, given in enumerate(GOOD, 1):
+        told = loads(turnkeep("replay", f"f/{number}", "--store", "a.db", "--scope", SCOPE, "--json").stdout.encode())
+        sent = loads(dumps(given["response"]["output"]))
+        assert told["input"][0] == given["responses_create_params"]["input"][0]
+        assert [dumps(item) for item in told["input"][1:]] == [without_nulls(dumps(item)) for item in sent]
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from turnkeep.cli.output import console, print_bytes, print_json, printable, shorten
 from turnkeep.errors import TurnkeepError, UnknownRollout
 from turnkeep.history.projection import project
+from turnkeep.rollout.conversation import whole_history
 from turnkeep.rollout.view import RolloutView
 from turnkeep.store.base import Store
 from turnkeep.store.open import open_store
@@ -219,7 +220,7 @@ def replay_rollout(url: str, rollout: str, scope: str | None, call: int | None, 
         view = RolloutView(store, rollout)
         if call is not None and call >= len(view.calls):
             raise UnknownRollout(f"the rollout has {len(view.calls)} policy calls", rollout=rollout, call=call)
-        request = project(view.history(call), scope)
+        request = project(whole_history(view, call), scope)
     codes = [gap.code for gap in request.gaps]
     if as_json:
         print_json({"input": request.input, "instructions": request.instructions, "gaps": codes})

@@ -30,7 +30,7 @@ def import_gym_files(
         raise ConfigurationError("--name is for one file: the rows of several would get the same ids", field="name")
     for path in paths:
         if not path.is_file():
-            raise ConfigurationError(f"there is no file {path}", field="FILE")
+            raise ConfigurationError(_no_file(path), field="FILE")
     reports: list[tuple[Path, Counter[str], list[Result]]] = []
     total = sum(path.stat().st_size for path in paths)
     with open_store(url) as store, progress(total, "importing", quiet=as_json) as advance:
@@ -114,12 +114,16 @@ def _print_some(out: "Console", word: str, lines: list[str]) -> None:
         out.print(f"and {len(lines) - _SHOWN} more; --json lists them all")
 
 
+def _no_file(path: Path) -> str:
+    return f"{path} is a folder: name its files" if path.is_dir() else f"there is no file {path}"
+
+
 def import_nooa_file(path: Path, url: str, scope: str, revision: str, rollout: str | None, *, as_json: bool) -> int:
     """Import NOOA's compact archives and print what was made of them. Returns the exit code."""
     from rich.markup import escape
 
     if not path.is_file():
-        raise ConfigurationError(f"there is no file {path}", field="FILE")
+        raise ConfigurationError(_no_file(path), field="FILE")
     try:
         with open_store(url) as store:
             done = import_nooa(path, store, scope=scope, revision=revision, rollout=rollout)

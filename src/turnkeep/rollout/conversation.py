@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal, NamedTuple
 
+from turnkeep.history.projection import Entry
 from turnkeep.rollout.evidence import CallRecord, Ref
 from turnkeep.rollout.view import RolloutView
 from turnkeep.wire.json import loads
@@ -44,6 +45,15 @@ def conversation(rollout: RolloutView) -> Iterator[Said]:
     for number in range(rollout.turn_count):
         if number not in told:
             yield Said("turn", number, call=rollout.call_of_turn(number))
+
+
+def whole_history(rollout: RolloutView, call: int | None = None) -> list[Entry]:
+    """`RolloutView.history`; of an imported rollout the turns with what its row had before and between them."""
+    if rollout.calls:
+        return rollout.history(call)
+    return [
+        rollout.turn(said.turn) if said.turn is not None else dict(said.item or {}) for said in conversation(rollout)
+    ]
 
 
 def _by_requests(rollout: RolloutView) -> Iterator[Said]:

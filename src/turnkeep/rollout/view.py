@@ -178,7 +178,8 @@ class RolloutView:
     def history(self, call: int | None = None) -> list[Entry]:
         """The history as of a policy call (the last by default), with the turn that it made, as entries to project.
 
-        Turns come back as turns; what else stood in the request comes back as it was projected.
+        Turns come back as turns; what else stood in the request comes back as it was projected. Where there are no
+        policy calls it is the turns alone; `conversation.whole_history` has what an importer kept beside them, too.
         """
         if not self._calls:
             return list(self.turns)
