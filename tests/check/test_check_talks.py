@@ -74,7 +74,7 @@ def test_a_result_that_nobody_asked_for_is_found(tmp_path: Path) -> None:
     talked = talk(tmp_path, [ONE_CALL, TEXT], [lambda turn: [turn, result("a"), result("c")]])
     found = talked.check()
     assert places(found) == [("result-without-call", 0, None, "call_id", None)]
-    assert found[0].message == "a result for 'c', which nobody called"
+    assert found[0].message == "a result for 'c', which nobody has called before"
 
 
 def test_a_second_result_is_found(tmp_path: Path) -> None:

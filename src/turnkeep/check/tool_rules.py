@@ -74,7 +74,9 @@ def result_without_call(facts: RolloutFacts) -> Iterator[Found]:
         if not step.is_result:
             called.add(step.id)
         elif step.id not in called:
-            yield Found(f"a result for {step.id!r}, which nobody called", step.turn, step.call, field="call_id")
+            yield Found(
+                f"a result for {step.id!r}, which nobody has called before", step.turn, step.call, field="call_id"
+            )
 
 
 @rule(For(WARNING, NOTE, NOTE, NOTE, ERROR), source=_STRICT, todo="Keep one of the two results in the history.")

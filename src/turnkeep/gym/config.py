@@ -12,6 +12,7 @@ from turnkeep.errors import ConfigurationError, StoreError
 from turnkeep.history.scope import DEFAULT_ALIAS, Scope
 from turnkeep.store.base import Store
 from turnkeep.store.open import open_store
+from turnkeep.wire.json import find_unwritable, render_path
 
 TASK_AGENT = "turnkeep.gym.task:TaskAgent"
 TASK_ADAPTER = "turnkeep.gym.task:solve"
@@ -74,9 +75,12 @@ def read_invocation(
 
 def check_sampling(sampling: Mapping[str, Any]) -> None:
     """That each member is one that Gym's model servers take, and has its type. Raises ConfigurationError."""
-    for name in ("input", "instructions"):
+    elsewhere = {"model": "the key model", "tools": "the agent"}
+    for name, place in {"input": "the history", "instructions": "the history", **elsewhere}.items():
         if name in sampling:
-            raise ConfigurationError(f"sampling.{name}: it comes from the history")
+            raise ConfigurationError(f"sampling.{name}: it comes from {place}")
+    if (fault := find_unwritable(sampling)) is not None:
+        raise ConfigurationError(f"sampling.{render_path(fault.path)}: {fault.reason}")
     read_request("sampling", {"input": "", **sampling})
 
 
