@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from turnkeep import pack, unpack
+from turnkeep import AssistantText, Item, pack, unpack
 from turnkeep.archive.bodies import LARGE, MOST_LINKS, Bodies, Known, cut_body, store_body
 from turnkeep.errors import CorruptRecord, StoreError, TurnkeepError
 from turnkeep.history.capture import capture, capture_again, capture_without_native
@@ -255,6 +255,27 @@ def test_a_turn_keeps_the_finish_reason_that_it_was_stored_with(
     with SqliteStore(tmp_path / "a.db") as store:
         assert list(RolloutView(store, "r").turns) == [before, turn]
     assert unpack(pack([before, turn])) == [before, turn]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"finish_reason": "abc"},
+        {"rest": b'{"usage":null,"model_name":"another","response_id":"r"}'},
+        {"scope": "another"},
+        {"parts": ()},
+        {"parts": (AssistantText(text="edited", native=Item({"type": "message", "content": []})),)},
+    ],
+)
+def test_a_turn_made_of_a_captured_one_is_kept_as_it_is(tmp_path: Path, changes: dict[str, Any]) -> None:
+    """What `dataclasses.replace` changed is neither lost to the body nor refused when it is read (9.1)."""
+    turn = replace(capture(body([1, 2], list(range(40)), routes=[[7] * 40]), scope="s"), **changes)
+    with SqliteStore(tmp_path / "a.db") as store, Rollout.open(store, "r", scope="s") as rollout:
+        rollout.add_turn(turn)
+    with SqliteStore(tmp_path / "a.db") as store:
+        assert RolloutView(store, "r").turn(0).digest == turn.digest
+    again = unpack(pack([turn]))[0]
+    assert (again, again.digest) == (turn, turn.digest)
 
 
 def test_opening_reads_no_array(tmp_path: Path) -> None:

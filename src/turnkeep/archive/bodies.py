@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from turnkeep.archive.documents import expecting
 from turnkeep.errors import ArchiveError, CorruptRecord, TurnkeepError, UnsupportedVersion
+from turnkeep.history.capture import is_as_received
 from turnkeep.history.turn import Hole, Received, Turn
 from turnkeep.wire.scan import Scanned, scan_body, take_out
 from turnkeep.wire.sha import sha256_hex
@@ -137,7 +138,7 @@ def cut_body(body: bytes) -> Cutting:
 
 def cut_turn(turn: Turn) -> Cutting | None:
     """The body of a captured turn, cut; None where the turn is not just what its body makes."""
-    if turn.received is None or any(part.native is None for part in turn.parts):
+    if turn.received is None or not is_as_received(turn):
         return None
     natives = [part.native for part in turn.parts]
     places = [(natives[hole.part], hole.field) for hole in turn.received.holes]

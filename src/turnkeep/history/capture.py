@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from turnkeep.wire.training import Array
 
 
+_AS_RECEIVED = "as_received"
+
+
 def capture(
     body: bytes | str | Mapping[str, Any], scope: Scope | str | None = None, scanned: Scanned | None = None
 ) -> Turn:
@@ -63,7 +66,32 @@ def capture_again(received: Received, arrays: "Sequence[Array]", scope: str | No
     """
     value = fill_in(received.pieces, arrays) if arrays else loads(received.pieces[0], DEEPEST)
     parts = tuple(_part(_readable(members, index), Item(members)) for index, members in enumerate(value["output"]))
-    return replace(_turn(_Response(value, ()), parts, scope), received=received)
+    turn = replace(_turn(_Response(value, ()), parts, scope), received=received)
+    turn.known(_AS_RECEIVED, lambda: True)
+    return turn
+
+
+def is_as_received(turn: Turn) -> bool:
+    """Whether the turn is what its body makes: `dataclasses.replace` gives turns that have a body and are others.
+
+    A finish_reason from when a response without a status was never incomplete is no difference.
+    """
+    as_received: bool = turn.known(_AS_RECEIVED, lambda: _is_as_received(turn))
+    return as_received
+
+
+def _is_as_received(turn: Turn) -> bool:
+    if turn.received is None:
+        return False
+    arrays = []
+    for hole in turn.received.holes:
+        native = turn.parts[hole.part].native if hole.part < len(turn.parts) else None
+        if native is None or hole.field not in native.arrays:
+            return False
+        arrays.append(native.arrays[hole.field])
+    made = capture_again(turn.received, arrays, turn.scope)
+    reasons = (made.finish_reason, "tool_calls" if made.tool_calls else "stop")
+    return (made.parts, made.rest) == (turn.parts, turn.rest) and turn.finish_reason in reasons
 
 
 class _Response(NamedTuple):
@@ -157,7 +185,9 @@ def _turn(response: _Response, parts: tuple[Part, ...], scope: Scope | str | Non
     value = response.value
     rest = {"usage": value.get("usage"), "model_name": value.get("model"), "response_id": value.get("id")}
     received = None if response.body is None else _received(response.body, response.cuts, parts)
-    return Turn(parts, scope_text(scope), finish_reason(value, parts), dumps(rest), received)
+    turn = Turn(parts, scope_text(scope), finish_reason(value, parts), dumps(rest), received)
+    turn.known(_AS_RECEIVED, lambda: received is not None)
+    return turn
 
 
 def _received(body: bytes, cuts: Sequence[Cut], parts: Sequence[Part]) -> Received:

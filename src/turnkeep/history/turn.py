@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
@@ -92,6 +92,12 @@ class Turn:
     """The response's body, where the turn was captured from bytes and never changed since."""
     _cache: dict[str, Any] = field(default_factory=dict, init=False, compare=False, repr=False)
 
+    def known(self, name: str, make: Callable[[], Any]) -> Any:
+        """What `make` gives, made once: a turn never changes, and one that is made of another knows nothing of it."""
+        if name not in self._cache:
+            self._cache[name] = make()
+        return self._cache[name]
+
     @property
     def content(self) -> str:
         """The concatenation of the text parts: what is persisted and what is parsed (contract 1.4)."""
@@ -132,9 +138,7 @@ class Turn:
     @property
     def digest(self) -> str:
         """SHA-256 over everything in the turn, as hex: equal digests are equal turns."""
-        if "digest" not in self._cache:
-            self._cache["digest"] = _digest(self)
-        digest: str = self._cache["digest"]
+        digest: str = self.known("digest", lambda: _digest(self))
         return digest
 
     def edit(self, part: int, /, **fields: str) -> "Turn":
