@@ -24,7 +24,7 @@ from turnkeep.archive.json_form import from_skeleton, to_skeleton
 from turnkeep.errors import CorruptRecord, TurnkeepError
 from turnkeep.history.capture import capture_again
 from turnkeep.history.turn import Turn
-from turnkeep.wire.training import array_bytes
+from turnkeep.wire.training import array_bytes, dtype_name
 
 if TYPE_CHECKING:
     from turnkeep.wire.training import Array
@@ -52,7 +52,7 @@ def detach(turn: Turn, call: int | None = None) -> Detached:
             digest = part.native.array_digests[name]
             blobs[digest] = bytes(array_bytes(array))
             place = {"part": index, "field": name}
-            refs.append({**place, "dtype": array.dtype.name, "shape": list(array.shape), "blob": digest})
+            refs.append({**place, "dtype": dtype_name(array.dtype), "shape": list(array.shape), "blob": digest})
     members = {"digest": turn.digest, "call": call, "turn": to_skeleton(turn), "arrays": refs}
     return Detached(write_document(FORMAT, VERSION, members), blobs)
 

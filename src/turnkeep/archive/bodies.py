@@ -29,7 +29,7 @@ from turnkeep.history.capture import is_as_received
 from turnkeep.history.turn import Hole, Received, Turn
 from turnkeep.wire.scan import Scanned, scan_body, take_out
 from turnkeep.wire.sha import sha256_hex
-from turnkeep.wire.training import array_bytes, spell_array
+from turnkeep.wire.training import array_bytes, dtype_name, spell_array
 
 if TYPE_CHECKING:
     from turnkeep.wire.training import Array
@@ -168,7 +168,7 @@ def store_body(cutting: Cutting, known: Sequence[Known] = ()) -> Stored:
             source = [_HERE, _narrow(array)]
         if hole.field == _PROMPT and _is_ids(array):
             ways[hole.part] = base
-        holes.append([*hole, array.dtype.name, list(array.shape), bytes.fromhex(digest), *source])
+        holes.append([*hole, dtype_name(array.dtype), list(array.shape), bytes.fromhex(digest), *source])
     blob = MAGIC + VERSION.to_bytes(2, "little") + msgspec.msgpack.encode([cutting.received.pieces, holes])
     blobs = {sha256_hex(blob): blob, **apart}
     return Stored(blobs, tuple(_known(cutting, ways, next(iter(blobs)))))
@@ -225,7 +225,7 @@ def _narrow(array: "Array") -> bytes:
     import numpy as np
 
     raw = _bytes(array)
-    if array.dtype.name != "uint32" or (array.size and int(array.max()) >= 1 << 24):
+    if dtype_name(array.dtype) != "uint32" or (array.size and int(array.max()) >= 1 << 24):
         return raw
     return np.frombuffer(raw, dtype=np.uint8).reshape(-1, 4)[:, :3].tobytes()
 

@@ -30,7 +30,7 @@ from turnkeep.history.capture import capture_again, is_as_received
 from turnkeep.history.turn import Hole, Received, Turn
 from turnkeep.wire.json import dumps, loads
 from turnkeep.wire.sha import sha256_hex
-from turnkeep.wire.training import array_bytes
+from turnkeep.wire.training import array_bytes, dtype_name
 
 if TYPE_CHECKING:
     from turnkeep.wire.training import Array
@@ -92,7 +92,7 @@ def _entry(turn: Turn) -> _Entry:
         for name, array in part.native.arrays.items():
             if in_body is not None and (index, name) not in in_body:
                 continue  # its text is in the pieces
-            refs.append([index, name, array.dtype.name, list(array.shape), part.native.array_digests[name]])
+            refs.append([index, name, dtype_name(array.dtype), list(array.shape), part.native.array_digests[name]])
             data.append(array_bytes(array))
     head = {
         "scope": turn.scope,

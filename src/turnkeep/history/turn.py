@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple
 from turnkeep.errors import ConfigurationError
 from turnkeep.wire.item import Item
 from turnkeep.wire.json import dumps, loads, merge_surrogates
-from turnkeep.wire.training import array_bytes, spell_array
+from turnkeep.wire.training import array_bytes, dtype_name, spell_array
 
 type FinishReason = str
 """`stop`, `tool_calls`, `length` or `error` (contract 1.8); archives of other runtimes may say something else."""
@@ -194,6 +194,6 @@ def _digest(turn: Turn) -> str:
 
 def array_digest(array: Any) -> str:
     """SHA-256 over an array's dtype, shape and little-endian bytes, as hex."""
-    digest = hashlib.sha256(f"{array.dtype.name}{list(array.shape)}".encode())
+    digest = hashlib.sha256(f"{dtype_name(array.dtype)}{list(array.shape)}".encode())
     digest.update(array_bytes(array))
     return digest.hexdigest()

@@ -28,7 +28,7 @@ def parse_integers(body: bytes, start: int = 0, stop: int | None = None) -> "Arr
     The proof that nothing else passes: `_guess_inner_shape` says what the whole must be, and `_is_spelled` that it is.
     """
     stop = len(body) if stop is None else stop
-    text = _Text(body, start, stop, b", " if body.find(b" ", start, stop) >= 0 else b",")
+    text = _Text(body, start, stop, guess_between(body, start, stop))
     inner = _guess_inner_shape(text)
     read = None if inner is None else _read_blocks(text, inner[-1] if inner else text.stop - text.start)
     if inner is None or read is None:
@@ -39,6 +39,12 @@ def parse_integers(body: bytes, start: int = 0, stop: int | None = None) -> "Arr
     values = read.values.astype(narrowest_dtype(0, int(read.values.max())), copy=False).reshape(shape)
     values.flags.writeable = False
     return values
+
+
+def guess_between(body: bytes, start: int, stop: int) -> bytes:
+    """What the array that `body[start:stop]` spells has between its elements, if it is spelled alike throughout."""
+    comma = body.find(b",", start, stop)
+    return b", " if comma >= 0 and body.startswith(b" ", comma + 1) else b","
 
 
 class _Text(NamedTuple):

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from turnkeep.wire.digits import MOST_DIMENSIONS, parse_integers
+from turnkeep.wire.digits import MOST_DIMENSIONS, guess_between, parse_integers
 from turnkeep.wire.json import DEEPEST, loads, loads_holes
 from turnkeep.wire.training import is_finite, spell_array, to_array
 
@@ -27,7 +27,7 @@ _SHORTEST = 48
 """Bytes of an array's text from which cutting it out pays."""
 _SHORT = 4096
 """Bytes of an array's text below which a Python int for each number is the faster way."""
-_ELSEWISE = re.compile(rb"  |[\t\n\r]")
+_ELSEWISE = (b"  ", b"\n", b"\t", b"\r")
 """What stands in neither of the two spellings that `spell_array` has."""
 _HOLE = b"Infinity"
 """Stands in the skeleton where an array was: a token that JSON does not have and the parser asks about."""
@@ -68,8 +68,10 @@ def cut_arrays(body: bytes) -> tuple[Cut, ...]:
 
 def _end_of_array(body: bytes, start: int) -> int:
     """Where an array of numbers that begins at `start` ends: numbers hold no quote and no brace."""
-    stops = [stop for stop in (body.find(b'"', start), body.find(b"}", start)) if stop >= 0]
-    end = min(stops, default=len(body))
+    quote = body.find(b'"', start)
+    end = len(body) if quote < 0 else quote
+    brace = body.find(b"}", start, end)
+    end = end if brace < 0 else brace
     while end > start and body[end - 1] != 0x5D:
         end -= 1
         if body[end] not in b', \n\r\t"}':
@@ -85,12 +87,12 @@ def read_array(body: bytes, start: int, end: int) -> "tuple[Array, bytes | None]
     if end - start >= _SHORT and b"." not in body[start : start + _SHORTEST]:
         integers = parse_integers(body, start, end)
         if integers is not None:  # it reads nothing but the two spellings
-            return integers, b", " if body.find(b" ", start, end) >= 0 else b","
+            return integers, guess_between(body, start, end)
     import orjson
 
     text = body[start:end]
-    between = b", " if b" " in text else b","
-    if _ELSEWISE.search(text) is None:
+    between = guess_between(body, start, end)
+    if not any(blank in text for blank in _ELSEWISE):
         array = _array_of(orjson.loads, text)  # faster and sometimes wrong, but not where it gives the text back
         if array is not None and spell_array(array, between) == text:
             return array, between

@@ -6,6 +6,7 @@ an opaque string envelope. Field names as in NeMo Gym's `TokenIDLogProbMixin`.
 """
 
 from collections.abc import Mapping
+from functools import cache
 from itertools import chain
 from typing import TYPE_CHECKING, Any, cast
 
@@ -89,6 +90,12 @@ def is_finite(array: "Array") -> bool:
     import numpy as np
 
     return bool(np.isfinite(array).all())
+
+
+@cache
+def dtype_name(dtype: "np.dtype[Any]") -> str:
+    """`uint8`, `float64` and so on: what NumPy works out anew each time it is asked."""
+    return dtype.name
 
 
 def array_bytes(array: "Array") -> memoryview:
