@@ -1,4 +1,5 @@
 import asyncio
+import itertools
 import json
 import secrets
 from collections.abc import Callable, Sequence
@@ -16,6 +17,7 @@ from turnkeep.rollout.record import Rollout
 from turnkeep.rollout.rerun import MadeUpIds
 from turnkeep.rollout.verify import verify_rollout
 from turnkeep.store.sqlite import SqliteStore
+from turnkeep.wire.item import Item
 
 
 def counted(body: bytes, number: int) -> Said:
@@ -477,3 +479,28 @@ def test_a_call_asked_for_after_all_is_no_difference(tmp_path: Path) -> None:
         assert len(heard.bodies) == 4
     with bench.view() as view:
         assert (view.used, view.difference) == (4, None)
+
+
+@pytest.mark.parametrize("words", ["abcd", "axyz"])
+def test_each_call_after_the_record_writes_out_one_turn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: str
+) -> None:
+    """A re-run that is beyond its record, or went another way, writes out the newest turn in each call and no other."""
+    written = 0
+    write = Item.wire_chunks
+
+    def watched(item: Item) -> Any:
+        nonlocal written
+        written += 1
+        return write(item)
+
+    monkeypatch.setattr(Item, "wire_chunks", watched)
+    counts = []
+    with scripted(counted) as heard:
+        for more in ("", "1", "12", "123"):
+            bench = Bench(tmp_path / f"{more}.db", heard.url)
+            bench.run(talking("a", "b"))
+            written = 0
+            bench.run(talking(*words, *more), rerun=True)
+            counts.append(written)
+    assert [after - before for before, after in itertools.pairwise(counts)] == [1, 1, 1]

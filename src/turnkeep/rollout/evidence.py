@@ -5,6 +5,7 @@ turns. It is written down as references: to turns the rollout already holds, and
 their digest. With them stands the SHA-256 of the body, and the body is rebuilt byte for byte.
 """
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -94,6 +95,14 @@ class Reply(NamedTuple):
     """Seconds that the server asked to wait."""
 
 
+class Referred(NamedTuple):
+    """A request as references, and the texts that these need kept, by digest."""
+
+    entries: tuple[Ref, ...]
+    tail: str
+    texts: dict[str, bytes]
+
+
 class Prepared(NamedTuple):
     """A request ready to be sent: its projected entries, and the JSON text that follows the input."""
 
@@ -115,20 +124,24 @@ class Prepared(NamedTuple):
         `hashed` knows the requests before, so that only what is new is hashed.
         """
         found = (hashed or BodyHash()).add(self.entries, self.tail, cache)
-        blobs: dict[str, bytes] = {}
+        refs = self.refer(number_of, found.texts)
+        return RequestRecord(refs.entries, refs.tail, found.body, found.length), refs.texts
 
-        def keep(text: bytes, digest: str) -> str:
-            blobs[digest] = text
+    def refer(self, number_of: Callable[[Turn], int | None], digests: Sequence[str | None] = ()) -> Referred:
+        """The request as references: no turn of the rollout is written out. `digests` are those known of the texts."""
+        texts: dict[str, bytes] = {}
+
+        def keep(text: bytes, digest: str | None = None) -> str:
+            digest = digest or sha256_hex(text)
+            texts[digest] = text
             return digest
 
         def refer(entry: Projected, digest: str | None) -> Ref:
-            if entry.turn is not None and (number := number_of(entry.turn)) is not None:
-                return entry.form, number
-            text = entry.text
-            return entry.form, keep(text, digest or sha256_hex(text))
+            number = None if entry.turn is None else number_of(entry.turn)
+            return entry.form, keep(entry.text, digest) if number is None else number
 
-        refs = tuple(map(refer, self.entries, found.texts))
-        return RequestRecord(refs, keep(self.tail, sha256_hex(self.tail)), found.body, found.length), blobs
+        refs = tuple(map(refer, self.entries, digests or itertools.repeat(None)))
+        return Referred(refs, keep(self.tail), texts)
 
 
 def rebuild_request(record: RequestRecord, turn: Callable[[int], Turn], piece: Callable[[str], bytes]) -> bytes:

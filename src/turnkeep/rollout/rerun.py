@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from turnkeep.errors import ConfigurationError
 from turnkeep.history.turn import Turn
-from turnkeep.rollout.evidence import CallRecord, Prepared, Ref
+from turnkeep.rollout.evidence import CallRecord, Prepared, Ref, Referred
 from turnkeep.wire.json import dumps, loads, same
 from turnkeep.wire.sha import sha256_hex
 
@@ -56,6 +56,7 @@ class Rerun:
         self._shapes: dict[str, _Shape] = {}
         self._recorded: dict[bytes, bytes] = {}
         self._current: dict[bytes, bytes] = {}
+        self._renamed: dict[bytes, bytes] = {}
         self._unused = {call.number: call for call in calls}
         self.to_be_sent_anew = _failed_at_the_end(calls)
         self._used: list[CallRecord] = []
@@ -66,9 +67,9 @@ class Rerun:
 
     def take(self, prepared: Prepared, number_of: Callable[[Turn], int | None]) -> CallRecord | None:
         """The first recorded call not yet used whose request equals this one, or None. It is used from now on."""
-        record, blobs = prepared.record(number_of)
-        for digest, text in blobs.items():
-            self._shape(digest, text)
+        if not self._unused:
+            return None
+        record = self._refer(prepared, number_of)
         waiting = self._waiting.get(self._key(record.entries, record.tail), [])
         for number in waiting:
             call = self._unused[number]
@@ -80,14 +81,26 @@ class Rerun:
                 return call
         return None
 
+    def _refer(self, prepared: Prepared, number_of: Callable[[Turn], int | None]) -> Referred:
+        """The request as references, its texts known by their digests."""
+        record = prepared.refer(number_of)
+        for digest, text in record.texts.items():
+            self._shape(digest, text)
+        return record
+
     def with_recorded_ids(self, prepared: Prepared) -> Prepared:
         """The request with every made-up id renamed back to the recorded one; turns stay as they are."""
+        entries = (replace(e, literal=self._rename(e.literal)) if e.turn is None else e for e in prepared.entries)
+        return Prepared(tuple(entries), self._rename(prepared.tail))
 
-        def rename(text: bytes) -> bytes:
-            return self._regex.sub(lambda found: self._recorded.get(found[0], found[0]), text)
-
-        entries = (replace(e, literal=rename(e.literal)) if e.turn is None else e for e in prepared.entries)
-        return Prepared(tuple(entries), rename(prepared.tail))
+    def _rename(self, text: bytes) -> bytes:
+        """`text` with recorded ids; remembered where no id in it is left to be recorded, for the renaming only grows."""
+        if text not in self._renamed:
+            renamed = self._regex.sub(lambda found: self._recorded.get(found[0], found[0]), text)
+            if any(found[0] not in self._recorded for found in self._regex.finditer(text)):
+                return renamed
+            self._renamed[text] = renamed
+        return self._renamed[text]
 
     @property
     def difference(self) -> dict[str, Any] | None:
@@ -106,11 +119,11 @@ class Rerun:
         The recorded one is that which shares the most entries with it. There is none where the request goes on from
         one that was used, further than any that is left: the agent has merely got beyond what was recorded.
         """
-        record, blobs = prepared.record(number_of)
-        for digest, text in blobs.items():
-            self._shape(digest, text)
-        left = max(self._unused.values(), key=lambda call: self._shared(call, record.entries), default=None)
-        if left is None or left.number in self._differences:
+        if not self._unused:
+            return
+        record = self._refer(prepared, number_of)
+        left = max(self._unused.values(), key=lambda call: self._shared(call, record.entries))
+        if left.number in self._differences:
             return
         beyond = max((self._shared(call, record.entries) for call in self._used), default=-1)
         if self._shared(left, record.entries) < beyond:
