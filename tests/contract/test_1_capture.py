@@ -414,6 +414,8 @@ _MAX = {"reason": "max_output_tokens"}
         ((message("x"),), {"status": None, "incomplete_details": {"reason": "content_filter"}}, "error"),
         ((call(),), {"status": None, "incomplete_details": None, "error": {"code": "server_error"}}, "error"),
         ((call(),), {"status": None, "incomplete_details": None, "error": None}, "tool_calls"),
+        ((call(),), {"status": None, "incomplete_details": list(range(40))}, "error"),
+        ((call(),), {"status": list(range(40)), "incomplete_details": None}, "tool_calls"),
     ],
 )
 def test_finish_reason(items: tuple[Any, ...], members: dict[str, Any], reason: str) -> None:

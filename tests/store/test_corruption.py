@@ -226,6 +226,7 @@ def test_a_lost_row_is_found(copy: Path, kind: str) -> None:
             [(view.tools(), view.failures, view.origin) for view in [RolloutView(store, "r-1")]]
         assert caught.value.rollout == "r-1"
         assert RolloutView(store, "r-2").turn_count == TURNS
+    assert verify_store(str(copy), "r-1", as_json=False) == EXIT_FOUND
 
 
 def test_rows_in_each_others_place_are_found(copy: Path) -> None:

@@ -16,8 +16,10 @@ from turnkeep.archive.bodies import LARGE, MOST_LINKS, Bodies, Known, cut_body, 
 from turnkeep.errors import CorruptRecord, StoreError, TurnkeepError
 from turnkeep.history.capture import capture, capture_again, capture_without_native
 from turnkeep.history.turn import Turn
+from turnkeep.report import compare
 from turnkeep.rollout.evidence import Prepared, Reply
 from turnkeep.rollout.record import Rollout
+from turnkeep.rollout.verify import verify_rollout
 from turnkeep.rollout.view import RolloutView
 from turnkeep.store.base import Row
 from turnkeep.store.memory import MemoryStore
@@ -255,6 +257,18 @@ def test_a_turn_keeps_the_finish_reason_that_it_was_stored_with(
     with SqliteStore(tmp_path / "a.db") as store:
         assert list(RolloutView(store, "r").turns) == [before, turn]
     assert unpack(pack([before, turn])) == [before, turn]
+
+
+def test_what_an_earlier_version_read_is_exact(tmp_path: Path) -> None:
+    """A turn from when a response without a status was never incomplete is what its response made then (9.3)."""
+    received = json.dumps({"output": [CALL], "incomplete_details": {"reason": "max_output_tokens"}}).encode()
+    with SqliteStore(tmp_path / "a.db") as store, Rollout.open(store, "r") as rollout:
+        for reason, rules in (("tool_calls", []), ("length", []), ("error", ["history_differs"])):
+            call = begin(rollout)
+            rollout.answer_call(call, Reply(None, 200, received))
+            rollout.add_turn(replace(capture(received), finish_reason=reason), call=call)
+            assert [finding.rule for finding in verify_rollout(rollout)] == rules
+            assert (compare.replay(rollout).difference is None) == (not rules)
 
 
 @pytest.mark.parametrize(

@@ -15,14 +15,13 @@ is captured again from that body.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from turnkeep.archive.bodies import Bodies
 from turnkeep.archive.documents import expecting, read_document, write_document
 from turnkeep.archive.json_form import from_skeleton, to_skeleton
 from turnkeep.errors import CorruptRecord, TurnkeepError
-from turnkeep.history.capture import capture_again
+from turnkeep.history.capture import capture_again, readings
 from turnkeep.history.turn import Turn
 from turnkeep.wire.training import array_bytes, dtype_name
 
@@ -75,16 +74,10 @@ def read_turn(document: Mapping[str, Any], bodies: Bodies, blob: Callable[[str],
     with expecting(FORMAT):
         received, arrays, *_ = bodies.read(document["body"][0])
         turn, digest = capture_again(received, arrays, document["scope"]), document["digest"]
-    for reading in (turn, _without_status(turn)):
+    for reading in readings(turn):
         if reading.digest == digest:
             return reading
     raise CorruptRecord("the turn is not what was written: its digest differs")
-
-
-def _without_status(turn: Turn) -> Turn:
-    """The turn as it was read when an incomplete or failed response was only one whose status says so."""
-    calls = any(part.kind == "tool_call" for part in turn.parts)
-    return replace(turn, finish_reason="tool_calls" if calls else "stop")
 
 
 def attach(document: Mapping[str, Any], blob: Callable[[str], bytes | None]) -> Turn:

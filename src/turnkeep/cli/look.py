@@ -6,7 +6,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from turnkeep.cli.output import console, print_bytes, print_json, printable, shorten
-from turnkeep.errors import TurnkeepError, UnknownRollout
+from turnkeep.errors import ConfigurationError, TurnkeepError
 from turnkeep.history.projection import project
 from turnkeep.rollout.conversation import whole_history
 from turnkeep.rollout.view import RolloutView
@@ -79,7 +79,7 @@ def show_rollout(url: str, rollout: str, *, as_json: bool) -> None:
     """Print one rollout."""
     from turnkeep.check.doctor import check_rollout
     from turnkeep.check.finding import Severity
-    from turnkeep.report.measure import see_turns, unsettled
+    from turnkeep.report.measure import recorded, see_turns, unsettled
 
     with open_store(url, create=False) as store:
         view = RolloutView(store, rollout)
@@ -91,9 +91,9 @@ def show_rollout(url: str, rollout: str, *, as_json: bool) -> None:
             if call.turn is None or call.failure or call.attempts
         ]
         severities = [finding.severity for finding in check_rollout(view)]
-        tools = view.tools()
+        tools, failures = recorded(view.tools), recorded(lambda: view.failures)
         before = list(unsettled(view))
-        rest = {"failure": view.failure, "difference": view.difference, "failures": view.failures}
+        rest = {"failure": view.failure, "difference": view.difference, "failures": failures}
     found = {severity.value: severities.count(severity) for severity in Severity}
     if as_json:
         lists = {"turn_list": turns, "unusual_calls": calls, "tools": tools, "findings": found}
@@ -219,7 +219,7 @@ def replay_rollout(url: str, rollout: str, scope: str | None, call: int | None, 
     with open_store(url, create=False) as store:
         view = RolloutView(store, rollout)
         if call is not None and call >= len(view.calls):
-            raise UnknownRollout(f"the rollout has {len(view.calls)} policy calls", rollout=rollout, call=call)
+            raise ConfigurationError(f"the rollout has {len(view.calls)} policy calls", rollout=rollout, call=call)
         request = project(whole_history(view, call), scope)
     codes = [gap.code for gap in request.gaps]
     if as_json:

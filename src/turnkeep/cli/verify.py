@@ -4,7 +4,7 @@ from typing import Any
 
 from turnkeep.cli.output import EXIT_FOUND, console, print_json, printable, watched
 from turnkeep.errors import TurnkeepError, UnknownRollout
-from turnkeep.rollout.verify import Finding, verify_rollout
+from turnkeep.rollout.verify import Finding, corrupt, verify_rollout
 from turnkeep.rollout.view import RolloutView
 from turnkeep.store.base import Store
 from turnkeep.store.open import open_store
@@ -38,8 +38,7 @@ def _verify(store: Store, name: str) -> tuple[dict[str, int], list[Finding]] | N
     except TurnkeepError as error:
         if isinstance(error, UnknownRollout) and name not in store.rollouts():
             return None
-        found = Finding("corrupt", error.message, error.turn, error.call, error.item, error.field)
-        return {"turns": 0, "calls": 0}, [found]
+        return {"turns": 0, "calls": 0}, [corrupt(error)]
     return {"turns": view.turn_count, "calls": len(view.calls)}, list(verify_rollout(view))
 
 

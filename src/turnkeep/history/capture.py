@@ -74,7 +74,7 @@ def capture_again(received: Received, arrays: "Sequence[Array]", scope: str | No
 def is_as_received(turn: Turn) -> bool:
     """Whether the turn is what its body makes: `dataclasses.replace` gives turns that have a body and are others.
 
-    A finish_reason from when a response without a status was never incomplete is no difference.
+    What an earlier version read is no difference (see `readings`).
     """
     as_received: bool = turn.known(_AS_RECEIVED, lambda: _is_as_received(turn))
     return as_received
@@ -89,9 +89,12 @@ def _is_as_received(turn: Turn) -> bool:
         if native is None or hole.field not in native.arrays:
             return False
         arrays.append(native.arrays[hole.field])
-    made = capture_again(turn.received, arrays, turn.scope)
-    reasons = (made.finish_reason, "tool_calls" if made.tool_calls else "stop")
-    return (made.parts, made.rest) == (turn.parts, turn.rest) and turn.finish_reason in reasons
+    return turn in readings(capture_again(turn.received, arrays, turn.scope))
+
+
+def readings(turn: Turn) -> tuple[Turn, Turn]:
+    """The turn that a response makes, and as it was read when only a status told an incomplete or failed response."""
+    return turn, replace(turn, finish_reason=_finish_reason_of(turn.parts))
 
 
 class _Response(NamedTuple):
@@ -217,4 +220,9 @@ def finish_reason(response: Mapping[str, Any], parts: Sequence[Part]) -> str:
         return "length"
     if status in ("incomplete", "failed", "cancelled"):
         return "error"
+    return _finish_reason_of(parts)
+
+
+def _finish_reason_of(parts: Sequence[Part]) -> str:
+    """Of a response that was neither cut short nor failed."""
     return "tool_calls" if any(part.kind == "tool_call" for part in parts) else "stop"

@@ -10,12 +10,11 @@ from itertools import zip_longest
 from typing import Any, NamedTuple
 
 from turnkeep.errors import ConfigurationError, PreparationFailure, TurnkeepError
-from turnkeep.history.capture import capture, capture_without_native
 from turnkeep.history.projection import project
 from turnkeep.history.turn import Part, Turn, public_fields
 from turnkeep.history.wire_cache import WireCache
 from turnkeep.rollout.conversation import Said, conversation
-from turnkeep.rollout.evidence import CallRecord
+from turnkeep.rollout.evidence import CallRecord, captured
 from turnkeep.rollout.view import RolloutView
 from turnkeep.wire.item import Item
 from turnkeep.wire.json import loads, render_path, same
@@ -222,7 +221,7 @@ def _replay_turn(rollout: RolloutView, call: CallRecord, number: int) -> Differe
     if body is None:
         return Difference("the response that the turn was made of", f"turn {number}", NOTHING, field="response")
     try:
-        again = (capture if call.failure is None else capture_without_native)(body, kept.scope)
+        again = captured(call, body, kept)
     except TurnkeepError as error:
         return Difference("what the response makes", f"turn {number}", str(error), field="response")
     return None if again.digest == kept.digest else compare_turns(kept, again)

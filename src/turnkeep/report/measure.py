@@ -1,6 +1,6 @@
 """A rollout's turns one by one, with what can be said of each in numbers. One turn is in memory at a time."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -137,12 +137,22 @@ def kind_of(part: Any) -> str:
 
 def unsettled(rollout: RolloutView) -> Iterator[str]:
     """In words: tools marked `once` that a person has to settle, and failures that came before any policy call."""
-    try:
-        for tool in rollout.tools():
-            if tool.get("state") != "done":
-                yield f"the tool {tool.get('name')} (number {tool.get('number')}) began and left no output"
-        for failure in rollout.failures:
+    for tool in recorded(rollout.tools):
+        if "error" in tool:
+            yield str(tool["error"]["message"])
+        elif tool.get("state") != "done":
+            yield f"the tool {tool.get('name')} (number {tool.get('number')}) began and left no output"
+    for failure in recorded(lambda: rollout.failures):
+        if "error" in failure:
+            yield str(failure["error"]["message"])
+        else:
             place = "" if failure.get("entry") is None else f" (history entry {failure['entry']})"
             yield f"{failure.get('type')}: {failure.get('message')}{place}"
+
+
+def recorded(read: Callable[[], list[dict[str, Any]]]) -> list[dict[str, Any]]:
+    """What `read` gives; where it is damaged, one record that holds the `error`."""
+    try:
+        return read()
     except TurnkeepError as error:
-        yield str(error)
+        return [{"error": error.to_json()}]

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from turnkeep.archive.documents import expecting, read_document, write_document
 from turnkeep.errors import CorruptRecord
+from turnkeep.history.capture import capture, capture_without_native, readings
 from turnkeep.history.projection import (
     Entry,
     Form,
@@ -151,6 +152,13 @@ def rebuild_request(record: RequestRecord, turn: Callable[[int], Turn], piece: C
     if len(body) != record.length or sha256_hex(body) != record.sha256:
         raise CorruptRecord("the request cannot be rebuilt: its digest differs", field="request")
     return body
+
+
+def captured(call: CallRecord, body: bytes, kept: Turn) -> Turn:
+    """The turn that a call's response makes: `kept`, or what it should have been. Raises as `capture` does."""
+    make = capture if call.failure is None else capture_without_native
+    turn, earlier = readings(make(body, kept.scope))
+    return earlier if earlier.digest == kept.digest else turn
 
 
 def turn_text(turn: Turn, form: Form) -> bytes:

@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator
 
-from turnkeep.archive.arrays import read_turn_document
+from turnkeep.archive.arrays import FORMAT, read_turn_document
 from turnkeep.archive.documents import expecting
-from turnkeep.rollout.evidence import FORMAT, read_references
+from turnkeep.rollout.evidence import read_references
 from turnkeep.store.base import Row
 
 

@@ -5,8 +5,7 @@ from typing import NamedTuple
 
 from turnkeep.errors import TurnkeepError
 from turnkeep.history.agreement import part_disagreement
-from turnkeep.history.capture import capture, capture_without_native
-from turnkeep.rollout.evidence import CallRecord
+from turnkeep.rollout.evidence import CallRecord, captured
 from turnkeep.rollout.view import RolloutView
 
 
@@ -30,15 +29,17 @@ def verify_rollout(rollout: RolloutView) -> Iterator[Finding]:
     """
     for number in range(rollout.turn_count):
         yield from _verify_turn(rollout, number)
-    try:
-        _ = rollout.origin
-    except TurnkeepError as error:
-        yield _corrupt(error)
+    for read in (lambda: rollout.origin, rollout.tools, lambda: rollout.failures):
+        try:
+            read()
+        except TurnkeepError as error:
+            yield corrupt(error)
     for call in rollout.calls:
         yield from _verify_call(rollout, call)
 
 
-def _corrupt(error: TurnkeepError) -> Finding:
+def corrupt(error: TurnkeepError) -> Finding:
+    """The finding that an error is which reading raised."""
     return Finding("corrupt", error.message, error.turn, error.call, error.item, error.field)
 
 
@@ -46,7 +47,7 @@ def _verify_turn(rollout: RolloutView, number: int) -> Iterator[Finding]:
     try:
         turn = rollout.turn(number)
     except TurnkeepError as error:
-        yield _corrupt(error)
+        yield corrupt(error)
         return
     for index, part in enumerate(turn.parts):
         if part.native is not None and (why := part_disagreement(part)) is not None:
@@ -59,7 +60,7 @@ def _verify_call(rollout: RolloutView, call: CallRecord) -> Iterator[Finding]:
         rollout.attempt_bodies(call.number)
         body = rollout.response(call.number)
     except TurnkeepError as error:
-        yield _corrupt(error)
+        yield corrupt(error)
         return
     if call.turn is None:
         return  # failed, in flight, or answered when the process died: a re-run makes the turn
@@ -70,9 +71,8 @@ def _verify_call(rollout: RolloutView, call: CallRecord) -> Iterator[Finding]:
         kept = rollout.turn(call.turn)
     except TurnkeepError:
         return  # reported with the turn
-    make = capture if call.failure is None else capture_without_native
     try:
-        same = make(body, kept.scope).digest == kept.digest
+        same = captured(call, body, kept).digest == kept.digest
     except TurnkeepError as error:
         yield Finding("history_differs", f"the response makes no turn: {error.message}", call.turn, call.number)
         return

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 _MEMBER = re.compile(rb'"([A-Za-z0-9_.-]+)"\s*:\s*(?=\[[\[\s]*-?[0-9])')
 """A member name and the colon, before an array that begins with a number."""
-_NOT_CUT = frozenset({b"content", b"summary", b"output"})
-"""Members whose readers expect lists of objects, and say what is wrong with anything else."""
+_NOT_CUT = frozenset({b"content", b"summary", b"output", b"type", b"role", b"status", b"error", b"incomplete_details"})
+"""Members whose readers look at what they hold, and say what is wrong with anything else: to them a list is a list."""
 _SHORTEST = 48
 """Bytes of an array's text from which cutting it out pays."""
 _SHORT = 4096
