@@ -196,6 +196,22 @@ def test_the_history_of_each_call_projects_to_its_request(tmp_path: Path) -> Non
             assert isinstance(turn, Turn)
 
 
+def test_routes_alone_are_withheld_too(tmp_path: Path) -> None:
+    """Where training fields are withheld no item of the assistant has any, whichever it had (contract 7.8)."""
+    routed = {"type": "message", "role": "assistant", "content": [], "routed_experts": [[[0, 1]]]}
+
+    async def agent(policy: PolicyClient) -> None:
+        turn = await policy.call([USER])
+        await policy.call([routed, USER, turn, USER, turn.edit(0, text="z"), USER])
+
+    with scripted([said()]) as heard:
+        bench = Bench(tmp_path / "a.db", heard.url)
+        bench.run(agent)
+    assert not carries_training(heard.bodies[1])
+    with bench.view() as view:
+        assert view.request(1) == heard.bodies[1]
+
+
 def ended(bench: Bench, error: BaseException | None) -> Outcome:
     with bench.view() as view:
         return outcome(view, error)
@@ -217,6 +233,9 @@ def test_a_spent_budget_at_the_top_is_graded(tmp_path: Path) -> None:
     wrapped = RuntimeError("the agent gave up")
     wrapped.__cause__ = error
     assert ended(bench, wrapped)[:2] == (True, "policy_budget_exceeded")
+    grouped = ExceptionGroup("both", [wrapped, ExceptionGroup("inner", [InvalidPolicyOutput("no")])])
+    assert ended(bench, grouped)[:2] == (True, "policy_budget_exceeded")
+    assert ended(bench, ExceptionGroup("both", [wrapped, ValueError("mine")]))[:2] == (False, "error")
     assert ended(bench, None) == (True, None, None)
 
 

@@ -223,3 +223,25 @@ def test_options_that_cannot_work_are_refused(tmp_path: Path, options: dict[str,
         Bench(tmp_path / "a.db", "http://127.0.0.1:9").call(**options)
     with pytest.raises(ConfigurationError, match="http"):
         Bench(tmp_path / "b.db", "127.0.0.1:9").call()
+
+
+@pytest.mark.parametrize(
+    ("headers", "cookies"),
+    [
+        ({"Set-Cookie": "a=b; Max-Age=--1"}, {"a": "b"}),
+        ({"Set-Cookie": "a=b; Max-Age=²"}, {"a": "b"}),
+        ({"Set-Cookie": f"a=b; Max-Age={'9' * 5000}"}, {"a": "b"}),
+        ({"Set-Cookie": f"a=b; Max-Age=-{'9' * 5000}"}, {}),
+        ({"Set-Cookie": "a=b; Max-Age=00"}, {}),
+        ({"Set-Cookie": f"a=b; Expires=Thu, 01 Jan 1970 00:00:00 +{'9' * 40}"}, {"a": "b"}),
+    ],
+    ids=ascii,
+)
+def test_odd_headers_lose_no_response(tmp_path: Path, headers: dict[str, str], cookies: dict[str, str]) -> None:
+    """A header that says nothing sensible is passed over, and the response is kept all the same (contract 7.6)."""
+    odd = tuple({**headers, "Retry-After": "²"}.items())
+    with scripted([Said(503, b"", odd), Said(200, responses(), odd)]) as heard:
+        bench = Bench(tmp_path / "a.db", heard.url)
+        bench.call()
+    with bench.view() as view:
+        assert (view.response(0), view.cookies, view.gradable) == (responses(), cookies, True)

@@ -255,10 +255,10 @@ def _call(call_id: str, name: str, arguments: str) -> bytes:
 
 def withhold(entry: Projected) -> Projected:
     """The entry without any training fields (contract 7.8)."""
-    if not entry.ids:
-        return entry
     if entry.turn is not None:
-        return Projected("withheld", b"", entry.turn, assistant=True)
+        return Projected("withheld", b"", entry.turn, assistant=True) if entry.ids else entry
+    if not entry.assistant or entry.form != "plain":
+        return entry
     members = {name: value for name, value in loads(entry.literal).items() if name not in TRAINING_FIELDS}
     return Projected(entry.form, dumps(members), None, assistant=True)
 

@@ -1,6 +1,6 @@
 """How a rollout ended: graded or not, and why (contract 7.3, 7.10)."""
 
-from collections.abc import Iterator
+from itertools import chain
 from typing import NamedTuple
 
 from turnkeep.errors import BudgetExhausted, InvalidPolicyOutput
@@ -22,14 +22,16 @@ _GRADED = ((BudgetExhausted, "policy_budget_exceeded"), (InvalidPolicyOutput, "i
 def outcome(rollout: RolloutView, error: BaseException | None = None) -> Outcome:
     """The outcome of a rollout whose agent has returned, or has let `error` reach the top.
 
-    An exhausted budget and an invalid output, anywhere in the error's chain of causes, are graded. Any other error is
-    not, and neither is a rollout whose last attempt failed, whatever the agent made of it.
+    An exhausted budget and an invalid output, anywhere in the error's chain of causes, are graded; so is a group of
+    errors that all are. Any other error is not, and neither is a rollout whose last attempt failed, whatever the agent
+    made of it.
     """
     if not rollout.gradable:
         failure = rollout.failure or {}
         return Outcome(False, "ungradable", f"{failure.get('type')}: {failure.get('message')}")
+    behind = _graded_behind(error)
     for kind, reason in _GRADED:
-        for cause in _chain(error):
+        for cause in behind:
             if isinstance(cause, kind):
                 return Outcome(True, reason, str(cause))
     if error is not None:
@@ -46,9 +48,13 @@ def words_of(error: BaseException) -> str:
     return f"{type(error).__name__}: {message}".encode(errors="backslashreplace").decode()
 
 
-def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    seen: set[int] = set()
-    while error is not None and id(error) not in seen:
-        seen.add(id(error))
-        yield error
-        error = error.__cause__ or error.__context__
+def _graded_behind(error: BaseException | None, seen: frozenset[int] = frozenset()) -> list[BaseException]:
+    """The errors behind `error` that end a graded rollout; none where one of a group has nothing such behind it."""
+    if error is None or id(error) in seen:
+        return []
+    seen |= {id(error)}
+    caused = _graded_behind(error.__cause__ or error.__context__, seen)
+    if isinstance(error, BaseExceptionGroup):
+        each = [_graded_behind(one, seen) for one in error.exceptions]
+        return [*chain.from_iterable(each), *caused] if all(each) else caused
+    return [error, *caused] if isinstance(error, tuple(kind for kind, _ in _GRADED)) else caused

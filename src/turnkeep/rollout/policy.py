@@ -12,6 +12,7 @@ import importlib
 import itertools
 import logging
 import random
+import re
 from collections.abc import AsyncIterator, Iterable, Mapping
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -293,14 +294,14 @@ def read_cookies(headers: Iterable[str]) -> dict[str, str | None]:
 def _expired(attributes: Mapping[str, str]) -> bool:
     """Whether a cookie has run out: by Max-Age, which wins, or by Expires."""
     age = attributes.get("max-age", "")
-    if age.lstrip("-").isdigit():
-        return int(age) <= 0
+    if re.fullmatch("-?[0-9]+", age):
+        return age.startswith("-") or not age.strip("0")
     try:
         return parsedate_to_datetime(attributes["expires"]) <= datetime.now(UTC)
-    except (KeyError, ValueError, TypeError):
+    except (KeyError, ValueError, TypeError, OverflowError):
         return False
 
 
 def _seconds(text: str | None) -> float | None:
     """A Retry-After in seconds; a date is not waited for."""
-    return float(text) if text is not None and text.strip().isdigit() else None
+    return float(text) if text is not None and re.fullmatch("[0-9]+", text.strip()) else None

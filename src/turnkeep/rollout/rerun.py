@@ -94,7 +94,7 @@ class Rerun:
         return Prepared(tuple(entries), self._rename(prepared.tail))
 
     def _rename(self, text: bytes) -> bytes:
-        """`text` with recorded ids; remembered where no id in it is left to be recorded, for the renaming only grows."""
+        """`text` with recorded ids; remembered where each id in it is known, for the renaming only grows."""
         if text not in self._renamed:
             renamed = self._regex.sub(lambda found: self._recorded.get(found[0], found[0]), text)
             if any(found[0] not in self._recorded for found in self._regex.finditer(text)):

@@ -131,7 +131,7 @@ def is_written_alike(array: "Array") -> bool:
 
 
 def has_ids(members: Mapping[str, object]) -> bool:
-    """Whether an item carries training fields, empty ones included."""
+    """Whether an item carries token ids or log probs, empty ones included."""
     return any(members.get(name) is not None for name in REQUIRED)
 
 
