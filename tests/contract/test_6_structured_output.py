@@ -23,7 +23,11 @@ from turnkeep import (
 )
 from turnkeep.testing import strategies
 
-CITY = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+CITY = {
+    "type": "object",
+    "properties": {"city": {"type": "string"}, "size": {"multipleOf": 0.5}},
+    "required": ["city"],
+}
 
 
 class City(BaseModel):
@@ -96,6 +100,7 @@ def test_with_tool_calls_nothing_is_parsed_and_nothing_fails(items: list[Any]) -
         ("NaN", "NaN is no JSON number"),
         ("{", "no JSON"),
         ("[" * 100_000, "nested deeper than"),
+        ('{"city":"a","size":1%s}' % ("0" * 400), "the value has a number that the schema cannot be held to"),
     ],
 )
 def test_a_failure_carries_the_validators_message(text: str, words: str) -> None:
@@ -130,6 +135,7 @@ def test_an_invalid_output_leaves_the_rollout_graded() -> None:
         {"type": "nope"},
         {"properties": 5},
         {"pattern": "["},
+        {"patternProperties": {"(": {}}},
         {"$ref": "#/nowhere"},
         {"$ref": "#"},
         {"$ref": "http://localhost:1/schema"},

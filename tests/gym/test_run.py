@@ -21,7 +21,7 @@ from rows import (
 )
 from servers import MODEL, running_gym
 
-from turnkeep.gym import hop
+from turnkeep.gym import answer, hop
 from turnkeep.serve.respond import Options
 from turnkeep.wire.json import dumps, loads, same
 
@@ -298,3 +298,12 @@ def test_a_request_that_is_none_is_refused_in_words(tmp_path: Path, body: bytes,
         answer = httpx.post(f"{gym.agent}/run", content=body, timeout=60)
     told = answer.json()
     assert words in (told["error"]["message"] if answer.status_code == 422 else told["error"])
+
+
+@pytest.mark.parametrize("odd", ["n/a", 5, [1], None, {"reasoning_tokens": "two"}])
+def test_odd_details_of_a_usage_are_passed_over(odd: Any) -> None:
+    """Details that are no object, or count nothing, leave the sum of what was counted."""
+    counts = {"input_tokens": 1, "output_tokens": 2, "total_tokens": 3}
+    details = {"input_tokens_details": {"cached_tokens": 0}, "output_tokens_details": {"reasoning_tokens": 7}}
+    usages = [{**counts, "output_tokens_details": {"reasoning_tokens": 7}}, {**counts, "output_tokens_details": odd}]
+    assert answer._usage(usages) == {"input_tokens": 2, "output_tokens": 4, "total_tokens": 6, **details}

@@ -11,7 +11,7 @@ from pydantic import BaseModel
 
 from turnkeep.errors import ConfigurationError
 from turnkeep.gym.task import TaskAgent, last_user_text
-from turnkeep.gym.tools import as_text, invalid, read_output, read_tools, with_tools
+from turnkeep.gym.tools import as_text, read_output, read_tools, with_tools
 
 
 class Said(BaseModel):
@@ -75,13 +75,6 @@ def test_a_tool_that_cannot_be_offered_is_named(made: dict[str, Any], words: str
     """The error says which tool and why."""
     with pytest.raises(ConfigurationError, match=words):
         read_tools([made])
-
-
-def test_the_schema_says_what_is_wrong_with_arguments() -> None:
-    """What does not fit is told with its place; what fits is not."""
-    schema = {"type": "object", "properties": {"n": {"type": "integer", "minimum": 0}}}
-    assert invalid(schema, {"n": -1}) == "-1 is less than the minimum of 0 at $.n"
-    assert invalid(schema, {"n": 1}) is None
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,10 @@
+import errno
+import fcntl
 import os
 import sqlite3
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -196,3 +199,17 @@ def test_a_store_that_cannot_be_written_says_what_it_needs(tmp_path: Path) -> No
         store._db.execute("PRAGMA query_only = 1").fetchall()
         with pytest.raises(StoreError, match=r"a\.db: .*a folder that can be written"):
             store.write("r", b"{}")
+
+
+def test_a_file_that_cannot_be_locked_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where locking fails the error says so, and not that another writer has the rollout."""
+
+    def no_locks(*args: Any) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    with SqliteStore(tmp_path / "a.db") as store:
+        with monkeypatch.context() as patched:
+            patched.setattr(fcntl, "lockf", no_locks)
+            with pytest.raises(StoreError, match="No locks available"):
+                store.write("r", b"{}")
+        store.write("r", b"{}").release()

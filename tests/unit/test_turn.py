@@ -171,3 +171,12 @@ def test_halves_of_a_pair_in_an_edit_are_joined() -> None:
     edited = _TURN.edit(0, text="\ud83d\ude00")
     assert edited == _TURN.edit(0, text="😀")
     assert from_json(to_json(edited)) == edited
+
+
+@pytest.mark.parametrize("odd", ["n/a", 5, [1], True])
+def test_odd_members_are_kept_and_not_promised(odd: Any) -> None:
+    """A usage that is no object, a model and an id that are no text, stay in `members` and are None elsewhere."""
+    value = {"output": [], "usage": odd, "model": [odd], "id": [odd]}
+    turn = capture(value)
+    assert (turn.usage, turn.model_name, turn.response_id) == (None, None, None)
+    assert turn.members == {"usage": odd, "model_name": [odd], "response_id": [odd]}

@@ -77,7 +77,7 @@ def list_rollouts(store: Store = DEFAULT_URL, as_json: AsJson = False) -> None:
 def show(rollout: RolloutId, store: Store = DEFAULT_URL, as_json: AsJson = False) -> None:
     """Show one rollout: each turn's parts, tokens and log probs, its gaps, failures and unfinished calls.
 
-    Example: `turnkeep show demo --store turnkeep-demo/rollouts.db`
+    Example: `turnkeep show demo-1 --store turnkeep-demo/rollouts.db`
     """
     from turnkeep.cli.look import show_rollout
 
@@ -176,7 +176,8 @@ def replay(
 
     With --json: one object with input, instructions and gaps.
 
-    Example: `turnkeep replay demo --scope 'nemo-gym/responses/v1:["policy_model", "gym-policy"]' --store rollouts.db`
+    Example: `turnkeep replay demo-1 --scope 'nemo-gym/responses/v1:["policy_model", "gym-policy"]' --store
+    turnkeep-demo/rollouts.db`
     """
     from turnkeep.cli.look import replay_rollout
 

@@ -75,7 +75,13 @@ def put_together(value: Mapping[str, Any], spelling: Mapping[str, Any] | None) -
 
 def _spell(value: Mapping[str, Any], style: Mapping[str, Any]) -> str:
     separators = tuple(style["separators"])
-    return json.dumps(value, indent=style["indent"], separators=separators, ensure_ascii=style["ascii"])
+    return json.dumps(
+        value,
+        indent=style["indent"],
+        separators=separators,
+        ensure_ascii=style["ascii"],
+        default=lambda array: array.tolist(),  # a NumPy array, as a document is read
+    )
 
 
 def _between(text: str, value: dict[str, Any]) -> dict[str, Any]:

@@ -160,7 +160,8 @@ def _response_members(view: RolloutView) -> tuple[dict[str, Any], dict[str, Any]
         usage = _added(usage, turn.usage)
     body = turn.body
     if body is None:
-        return {"id": turn.response_id, "object": "response", "model": turn.model_name}, usage
+        members = turn.members
+        return {"id": members.get("response_id"), "object": "response", "model": members.get("model_name")}, usage
     head = dict(scan_body(body).value)
     del head["output"]
     head.pop("usage", None)

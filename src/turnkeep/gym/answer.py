@@ -156,7 +156,8 @@ def _usage(usages: Sequence[Mapping[str, Any] | None]) -> dict[str, Any] | None:
     known = [usage for usage in usages if usage is not None]
     total: dict[str, Any] = {name: sum(usage[name] for usage in known) for name in _USAGE}
     for group, name in _USAGE_DETAILS:
-        counts = [(usage.get(group) or {}).get(name) for usage in known]
+        groups = (usage.get(group) for usage in known)
+        counts = [details.get(name) for details in groups if isinstance(details, Mapping)]
         total[group] = {name: sum(count for count in counts if _is_count(count))}
     return total
 

@@ -19,13 +19,13 @@ from turnkeep.gym.tools import (
     arguments_text,
     as_text,
     check_visible,
-    invalid,
     read_output,
     read_tools,
     unwritable,
     with_tools,
 )
 from turnkeep.history.projection import Entry, project
+from turnkeep.history.structured import why_invalid
 from turnkeep.nooa import TurnkeepLLM
 from turnkeep.rollout.policy import Answer, PolicyClient
 from turnkeep.rollout.record import Rollout
@@ -160,7 +160,7 @@ def _caller(episode: Episode, resources: ResourcesClient, tools: Iterable[Tool])
         number = sum(isinstance(step, ToolStep) for step in episode.steps)
         step = ToolStep(f"resource_{number}", name, arguments_text(arguments), time.time())
         episode.steps.append(step)
-        if (why := unwritable(arguments) or invalid(schemas[name], arguments)) is not None:
+        if (why := unwritable(arguments) or why_invalid(arguments, schemas[name])) is not None:
             step.status, step.error = "failed", "invalid_arguments"
             output: Any = {"error": f"Invalid arguments for {name}: {why}"}
         else:

@@ -7,7 +7,6 @@ from contextlib import suppress
 from typing import Any, NamedTuple
 
 import jsonschema
-import jsonschema_specifications
 
 from turnkeep.errors import ConfigurationError
 from turnkeep.wire.json import InexactJson, NotJson, dumps, find_unwritable, loads, render_path
@@ -148,14 +147,6 @@ def _is_public(name: str) -> bool:
 
 def _is_parameter(name: str) -> bool:
     return name.isidentifier() and not keyword.iskeyword(name) and name != "self"
-
-
-def invalid(schema: Mapping[str, Any], arguments: Any) -> str | None:
-    """What is wrong with a tool's arguments by its schema, or None."""
-    # the meta-schemas are at hand, and nothing is fetched
-    validator = jsonschema.Draft202012Validator(schema, registry=jsonschema_specifications.REGISTRY)
-    worst = jsonschema.exceptions.best_match(validator.iter_errors(arguments))
-    return None if worst is None else f"{worst.message} at {worst.json_path}"
 
 
 def unwritable(arguments: Mapping[str, Any]) -> str | None:

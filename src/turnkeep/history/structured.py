@@ -1,5 +1,6 @@
 """Structured output: the value a policy was asked for, parsed from exactly what is persisted (contract section 6)."""
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -43,6 +44,17 @@ def _validate(value: Any, schema: Any) -> Any:
 
 
 def _validate_schema(value: Any, schema: Mapping[str, Any]) -> Any:
+    why = why_invalid(value, schema)
+    if why is not None:
+        raise InvalidPolicyOutput(why)
+    return value
+
+
+def why_invalid(value: Any, schema: Mapping[str, Any]) -> str | None:
+    """What is wrong with a value by a JSON Schema (draft 2020-12), in the validator's own words, or None.
+
+    Raises ConfigurationError where the schema is at fault.
+    """
     import jsonschema
     import jsonschema_specifications
     import referencing.exceptions
@@ -56,13 +68,15 @@ def _validate_schema(value: Any, schema: Mapping[str, Any]) -> Any:
         raise ConfigurationError(f"the schema is not valid: {error.message}") from None
     except referencing.exceptions.Unresolvable as error:
         raise ConfigurationError(f"the schema refers to what is not there: {error}") from None
+    except re.error as error:
+        raise ConfigurationError(f"the schema has a pattern that is no regular expression: {error}") from None
     except RecursionError:
         if _ends(validator):
-            raise InvalidPolicyOutput("the value is nested too deeply for the schema") from None
+            return "the value is nested too deeply for the schema"
         raise ConfigurationError("the schema refers to itself without end") from None
-    if worst is not None:
-        raise InvalidPolicyOutput(f"{worst.message} at {worst.json_path}")
-    return value
+    except OverflowError as error:  # from numbers beyond float64, of which JSON has more than the validator takes
+        return f"the value has a number that the schema cannot be held to: {error}"
+    return None if worst is None else f"{worst.message} at {worst.json_path}"
 
 
 def _ends(validator: Any) -> bool:

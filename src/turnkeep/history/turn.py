@@ -122,18 +122,21 @@ class Turn:
 
     @property
     def usage(self) -> dict[str, Any] | None:
-        """The response's usage as received."""
-        return self.members.get("usage")
+        """The response's usage as received; None where that is no object (`members` has what it is)."""
+        usage = self.members.get("usage")
+        return usage if isinstance(usage, dict) else None
 
     @property
     def model_name(self) -> str | None:
-        """The response's `model`."""
-        return self.members.get("model_name")
+        """The response's `model`; None where that is no text."""
+        name = self.members.get("model_name")
+        return name if isinstance(name, str) else None
 
     @property
     def response_id(self) -> str | None:
-        """The response's `id`."""
-        return self.members.get("response_id")
+        """The response's `id`; None where that is no text."""
+        response_id = self.members.get("response_id")
+        return response_id if isinstance(response_id, str) else None
 
     @property
     def digest(self) -> str:

@@ -23,7 +23,10 @@ _FLOCK = "qqihh" if sys.platform == "darwin" else "hhqqi4x"
 
 
 def acquire(path: Path, byte: int) -> bool:
-    """Lock a byte of the side file, or EVERY one; False where another writer, here or elsewhere, is in the way."""
+    """Lock a byte of the side file, or EVERY one; False where another writer, here or elsewhere, is in the way.
+
+    Raises OSError where the file cannot be locked at all.
+    """
     key = (os.getpid(), str(path))
     with _guard:
         if key not in _open:
@@ -33,11 +36,12 @@ def acquire(path: Path, byte: int) -> bool:
             return False
         try:
             fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, *_range(byte))
-        except OSError:
+            held.add(byte)
+        except (BlockingIOError, PermissionError):  # EAGAIN or EACCES, by fcntl(2)
+            return False
+        finally:
             if not held:
                 _close(key)
-            return False
-        held.add(byte)
         return True
 
 

@@ -5,8 +5,8 @@
         assert my_backend_roundtrip(turn) == turn
 
 Values are as a JSON reader gives them: two halves of a surrogate pair that stand side by side are one character. What
-these strategies draw is valid, so that it can be captured, unless the docstring says otherwise. This is the only module
-that imports hypothesis; install it to use them.
+these strategies draw is valid, so that it can be captured, unless the docstring says otherwise. They need hypothesis,
+which is not installed with turnkeep.
 """
 
 from collections.abc import Iterable, Mapping
@@ -261,7 +261,17 @@ def reasonings() -> st.SearchStrategy[dict[str, Any]]:
 @cache
 def function_calls() -> st.SearchStrategy[dict[str, Any]]:
     """Function calls whose arguments are JSON oddly written, no JSON at all, or any text."""
-    odd = st.sampled_from(("{}", '{ "b":1,\t"a" : [ 1.0,1 ]}\n', '{"a":1,"a":2}', '{"cmd": "ls', '{"x":"\\u00e9\\/"}'))
+    odd = st.sampled_from(
+        (
+            "{}",
+            '{ "b":1,\t"a" : [ 1.0,1 ]}\n',
+            '{"a":1,"a":2}',
+            '{"cmd": "ls',
+            '{"x":"\\u00e9\\/"}',
+            f'{{"values": {list(range(40))}}}',  # long enough to be read as an array
+            f'{{"values":\t{[0.5] * 40}}}',
+        )
+    )
     return st.fixed_dictionaries(
         {"type": st.just("function_call"), "call_id": texts(), "name": texts(), "arguments": odd | texts()},
         optional={"id": st.none() | texts(), "status": st.just("completed")},
