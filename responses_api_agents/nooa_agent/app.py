@@ -32,6 +32,7 @@ from turnkeep.gym.config import (
 )
 from turnkeep.gym.http import to_response, while_connected
 from turnkeep.gym.service import Around, answer_responses, answer_run, error_reply, read_responses, read_run
+from turnkeep.history.scope import DEFAULT_ALIAS
 from turnkeep.store.base import Store
 
 
@@ -62,7 +63,7 @@ class TurnkeepAgentConfig(BaseResponsesAPIAgentConfig):  # type: ignore[misc, un
     """How many policy calls a rollout may make; then it is graded as it stands."""
     run_timeout_secs: float = Field(default=2100, gt=0)
     """How long a run may take, in seconds; one that takes longer is a failure that Gym does not try again."""
-    model: str = Field(default="gym-policy", min_length=1)
+    model: str = Field(default=DEFAULT_ALIAS, min_length=1)
     """The alias of the policy. With the model server's name it is the scope under which turns replay exactly."""
     sampling: dict[str, Any] = Field(default_factory=dict)
     """Members of every policy request, such as `temperature`: they win over NOOA's, a row's own win over them."""

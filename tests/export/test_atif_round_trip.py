@@ -33,7 +33,7 @@ from hypothesis import strategies as st
 
 from turnkeep import ArchiveError, MalformedItem, Rollout, RolloutView, Turn, TurnkeepError, UnsupportedVersion, project
 from turnkeep.check.plain import read_arguments
-from turnkeep.export.atif import examine, export_atif, find_reward
+from turnkeep.export.atif import examine, export_atif
 from turnkeep.export.atif_arguments import put_together, take_apart
 from turnkeep.export.atif_import import UNGRADABLE, import_atif
 from turnkeep.export.gym_import import import_gym
@@ -41,6 +41,7 @@ from turnkeep.export.gym_jsonl import row_chunks
 from turnkeep.history.projection import Entry
 from turnkeep.rollout.conversation import conversation
 from turnkeep.rollout.evidence import Prepared
+from turnkeep.rollout.origin import find_reward
 from turnkeep.store.memory import MemoryStore
 from turnkeep.testing import strategies
 from turnkeep.wire.json import dumps, loads, same
@@ -356,7 +357,7 @@ def test_rows_of_gym_go_through_unchanged(tmp_path: Path) -> None:
         view, before = back(tmp_path / "out" / each.file)[0], RolloutView(store, each.rollout)
         assert said(view) == said(before)
         assert [turn.digest for turn in view.turns] == [turn.digest for turn in before.turns]
-        assert same((view.origin or {}).get("reward"), find_reward(before))
+        assert same((view.origin or {}).get("reward"), find_reward(before.origin))
 
 
 def test_importing_twice_changes_nothing(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from turnkeep.errors import TurnkeepError
 from turnkeep.history.agreement import part_disagreement
 from turnkeep.history.projection import BY_ITEMS
 from turnkeep.rollout.conversation import is_output, literal_items
-from turnkeep.rollout.evidence import CallRecord
+from turnkeep.rollout.evidence import CallRecord, shared_entries
 from turnkeep.rollout.view import RolloutView
 
 
@@ -148,9 +148,7 @@ def reasoning_dropped(facts: TurnFacts) -> Iterator[Found]:
 
 def _repeated(rollout: RolloutView, turn: int, before: CallRecord, after: CallRecord) -> list[dict[str, Any]]:
     """The assistant's items that the request of `after` has in a turn's place; none where it has the turn itself."""
-    pairs = zip(before.request.entries, after.request.entries, strict=False)
-    shared = next((index for index, (one, other) in enumerate(pairs) if one != other), len(before.request.entries))
-    new = after.request.entries[shared:]
+    new = after.request.entries[shared_entries(before.request.entries, after.request.entries) :]
     if any(ref == turn for _, ref in new):
         return []
     literal = [ref for form, ref in new if isinstance(ref, str) and form not in ("runtime", *BY_ITEMS)]

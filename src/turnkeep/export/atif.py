@@ -22,6 +22,7 @@ from turnkeep.export.atif_plan import Planned, plan_steps
 from turnkeep.export.atif_text import KEY, SCHEMA, extra
 from turnkeep.export.atif_turn import AgentStep, write_turn
 from turnkeep.export.staging import staged_folder
+from turnkeep.rollout.origin import find_reward
 from turnkeep.rollout.view import RolloutView
 from turnkeep.store.base import Store
 from turnkeep.wire.item import Item
@@ -256,18 +257,10 @@ def _about(view: RolloutView, reasons: Sequence[Finding]) -> dict[str, Any]:
         "version": VERSION,
         "scope": view.scope,
         "gaps": [list(gap) for gap in view.gaps],
-        "reward": find_reward(view),
+        "reward": find_reward(view.origin),
         "failure": failure,
         "refused": [
             {"rule": each.rule, "turn": each.turn, "field": each.field, "why": each.message} for each in reasons
         ],
     }
     return {name: value for name, value in told.items() if value is not None and value != []}
-
-
-def find_reward(view: RolloutView) -> int | float | None:
-    """The reward of a rollout, where its origin has one: a number."""
-    origin = view.origin or {}
-    rows = (origin, origin.get("row"))
-    found = (row.get("reward") for row in rows if isinstance(row, dict))
-    return next((reward for reward in found if type(reward) in (int, float)), None)

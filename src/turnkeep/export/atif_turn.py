@@ -47,10 +47,11 @@ class AgentStep(NamedTuple):
     """The `extra` of the metrics."""
 
 
-def carriers(turn: Turn) -> list[int]:
-    """The parts whose items have training fields that ATIF can hold: those with generated tokens, else the last."""
+def carrier_of(turn: Turn) -> int | None:
+    """The last part whose item has training fields that ATIF can hold, with generated tokens where one has any."""
     able = [index for index, part in enumerate(turn.parts) if part.native is not None and _is_movable(part.native)]
-    return [index for index in able if length_of(turn.parts[index].native, REQUIRED[1])] or able[-1:]
+    told = [index for index in able if length_of(turn.parts[index].native, REQUIRED[1])]
+    return next(reversed(told or able), None)
 
 
 def _is_movable(item: Item) -> bool:
@@ -74,7 +75,7 @@ def length_of(item: Item | None, name: str) -> int:
 
 def write_turn(turn: Turn, scope: str | None) -> AgentStep:
     """The step of a turn in a rollout of `scope`."""
-    carrier = next(reversed(carriers(turn)), None)
+    carrier = carrier_of(turn)
     texts: list[Place] = []
     thoughts: list[Place] = []
     parts: list[dict[str, Any]] = []

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from turnkeep.check.plain import is_plain
 from turnkeep.errors import ArchiveError, ConfigurationError, CorruptRecord, MalformedItem, TurnkeepError
-from turnkeep.export.atif import find_reward
 from turnkeep.export.samples import exact_scores, fitting_ids
 from turnkeep.export.staging import staged_folder
 from turnkeep.history.turn import Turn
+from turnkeep.rollout.origin import find_reward
 from turnkeep.rollout.view import RolloutView
 from turnkeep.store.base import Store
 from turnkeep.wire.json import dumps
@@ -118,7 +118,7 @@ def arrow_schema() -> Any:
 
 def read_shared(view: RolloutView) -> dict[str, Any]:
     """What all rows of a rollout have. Raises ArchiveError for a reward that no column can hold, CorruptRecord."""
-    reward = find_reward(view)
+    reward = find_reward(view.origin)
     if reward is not None and not _is_float64(reward):
         raise _no_column("a reward that is no float64", view, None, "reward")
     return {"gaps": [gap._asdict() for gap in view.gaps], "gradable": view.gradable, "reward": reward}

@@ -3,13 +3,13 @@
 import importlib
 import inspect
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import nooa
 from turnkeep.errors import ConfigurationError, StoreError
-from turnkeep.history.scope import DEFAULT_ALIAS, Scope
+from turnkeep.history.scope import Scope
 from turnkeep.store.base import Store
 from turnkeep.store.open import open_store
 from turnkeep.wire.json import find_unwritable, render_path
@@ -38,14 +38,14 @@ class Setup:
 
     model_server: str
     invocation: Invocation
-    model: str = DEFAULT_ALIAS
-    max_policy_calls: int = 10
-    run_timeout_secs: float = 2100
-    sampling: Mapping[str, Any] = field(default_factory=dict)
-    embed: Literal["archive", "reference"] = "reference"
-    on_malformed: Literal["raise", "gap"] = "raise"
-    prefix_guard: Literal["withhold", "send"] = "withhold"
-    resume: bool = True
+    model: str
+    max_policy_calls: int
+    run_timeout_secs: float
+    sampling: Mapping[str, Any]
+    embed: Literal["archive", "reference"]
+    on_malformed: Literal["raise", "gap"]
+    prefix_guard: Literal["withhold", "send"]
+    resume: bool
 
     @property
     def scope(self) -> Scope:

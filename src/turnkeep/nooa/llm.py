@@ -17,6 +17,7 @@ from turnkeep.errors import (
     TransportFailure,
     UnsupportedClientCall,
 )
+from turnkeep.history.scope import DEFAULT_ALIAS
 from turnkeep.history.structured import parse_output
 from turnkeep.history.turn import Turn
 from turnkeep.nooa.archives import read_archive, write_archive
@@ -63,7 +64,7 @@ class TurnkeepLLM(nooa_llm.UnifiedLLM):  # type: ignore[misc]
         policy: PolicyClient,
         *,
         embed: Literal["archive", "reference"] = "archive",
-        model: str = "gym-policy",
+        model: str = DEFAULT_ALIAS,
         context_window: int | None = None,
     ) -> None:
         if embed not in ("archive", "reference"):

@@ -14,7 +14,7 @@ from turnkeep.history.projection import project
 from turnkeep.history.turn import Part, Turn, public_fields
 from turnkeep.history.wire_cache import WireCache
 from turnkeep.rollout.conversation import Said, conversation
-from turnkeep.rollout.evidence import CallRecord, captured
+from turnkeep.rollout.evidence import CallRecord, captured, tail_members
 from turnkeep.rollout.view import RolloutView
 from turnkeep.wire.item import Item
 from turnkeep.wire.json import loads, render_path, same
@@ -230,7 +230,7 @@ def _replay_turn(rollout: RolloutView, call: CallRecord, number: int) -> Differe
 def _replay_request(rollout: RolloutView, call: CallRecord, cache: WireCache) -> Difference | None:
     """Bodies are compared by length and SHA-256, and spelled out only where these differ."""
     entries = rollout.history(call.number)
-    members = loads(b"{" + rollout._piece(call.request.tail).removeprefix(b",") + b"}")
+    members = tail_members(rollout._piece(call.request.tail))
     members.pop("instructions", None)
     try:
         request = project(entries if call.turn is None else entries[:-1], rollout.scope)

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal, NamedTuple
 
 from turnkeep.history.projection import Entry
-from turnkeep.rollout.evidence import CallRecord, Ref
+from turnkeep.rollout.evidence import CallRecord, Ref, tail_members
 from turnkeep.rollout.view import RolloutView
 from turnkeep.wire.json import loads
 
@@ -151,6 +151,4 @@ def literal_items(rollout: RolloutView, call: int, digest: str) -> list[dict[str
 def _instructions(rollout: RolloutView, call: CallRecord) -> str | None:
     with rollout._named(call.number):
         tail = rollout._piece(call.request.tail)
-    members = loads(b"{" + tail.removeprefix(b",") + b"}") if b'"instructions"' in tail else {}
-    text: str | None = members.get("instructions")
-    return text
+    return tail_members(tail).get("instructions") if b'"instructions"' in tail else None

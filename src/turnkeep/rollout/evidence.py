@@ -167,11 +167,17 @@ def turn_text(turn: Turn, form: Form) -> bytes:
     return (withhold(projected) if form == "withheld" else projected).text
 
 
+def tail_members(tail: bytes) -> dict[str, Any]:
+    """The members of a request other than its input, of the text that follows that."""
+    members: dict[str, Any] = loads(b"{" + tail.removeprefix(b",") + b"}")
+    return members
+
+
 def history_of(record: RequestRecord, turn: Callable[[int], Turn], piece: Callable[[str], bytes]) -> Iterator[Entry]:
     """The history that a recorded request was projected from, as far as a request shows it."""
-    tail = loads(b"{" + piece(record.tail).removeprefix(b",") + b"}")
-    if tail.get("instructions"):
-        yield {"role": "system", "content": tail["instructions"]}
+    instructions = tail_members(piece(record.tail)).get("instructions")
+    if instructions:
+        yield {"role": "system", "content": instructions}
     for form, ref in record.entries:
         if isinstance(ref, int):
             yield turn(ref)
@@ -192,12 +198,13 @@ def _public(item: dict[str, Any], form: Form) -> Entry:
 
 def shared_base(entries: Sequence[Ref], calls: Iterable[CallRecord]) -> tuple[int, int] | None:
     """The call of `calls` whose request begins most like `entries`, and how many entries they share."""
-    bases = [(_shared(entries, call.request.entries), call.number) for call in calls]
+    bases = [(shared_entries(entries, call.request.entries), call.number) for call in calls]
     shared, number = max(bases, default=(0, 0))
     return (number, shared) if shared else None
 
 
-def _shared(entries: Sequence[Ref], others: Sequence[Ref]) -> int:
+def shared_entries(entries: Sequence[Ref], others: Sequence[Ref]) -> int:
+    """How many first entries two requests have in common."""
     pairs = enumerate(zip(entries, others, strict=False))
     return next((index for index, (one, other) in pairs if one != other), min(len(entries), len(others)))
 

@@ -28,3 +28,10 @@ def read_origin(document: bytes) -> dict[str, Any]:
     if not isinstance(origin, dict):
         raise ArchiveError("an origin is a JSON object", field="origin")
     return origin
+
+
+def find_reward(origin: Mapping[str, Any] | None) -> int | float | None:
+    """The reward that an origin tells, itself or in the row that it keeps, where that is a number."""
+    rows = (origin, (origin or {}).get("row"))
+    found = (row.get("reward") for row in rows if isinstance(row, Mapping))
+    return next((reward for reward in found if type(reward) in (int, float)), None)

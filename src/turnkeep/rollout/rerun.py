@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from turnkeep.errors import ConfigurationError
 from turnkeep.history.turn import Turn
-from turnkeep.rollout.evidence import CallRecord, Prepared, Ref, Referred
+from turnkeep.rollout.evidence import CallRecord, Prepared, Ref, Referred, shared_entries
 from turnkeep.wire.json import dumps, loads, same
 from turnkeep.wire.sha import sha256_hex
 
@@ -133,14 +133,13 @@ class Rerun:
         self._differences[left.number] = found
 
     def _shared(self, call: CallRecord, entries: Sequence[Ref]) -> int:
-        recorded, now = call.request.entries, entries
-        pairs = zip(map(self._entry_key, recorded), map(self._entry_key, now), strict=False)
-        return next((n for n, (one, other) in enumerate(pairs) if one != other), min(len(recorded), len(now)))
+        recorded, now = (list(map(self._entry_key, refs)) for refs in (call.request.entries, entries))
+        return shared_entries(recorded, now)
 
     def _key(self, entries: Sequence[Ref], tail: str) -> tuple[Any, ...]:
         return (*map(self._entry_key, entries), self._shape(tail).digest)
 
-    def _entry_key(self, ref: Ref) -> tuple[str, int | str]:
+    def _entry_key(self, ref: Ref) -> Ref:
         form, value = ref
         return form, self._shape(value).digest if isinstance(value, str) else value
 

@@ -18,6 +18,7 @@ class Finding(NamedTuple):
     call: int | None = None
     item: int | None = None
     field: str | None = None
+    index: int | None = None
 
 
 def verify_rollout(rollout: RolloutView) -> Iterator[Finding]:
@@ -40,7 +41,7 @@ def verify_rollout(rollout: RolloutView) -> Iterator[Finding]:
 
 def corrupt(error: TurnkeepError) -> Finding:
     """The finding that an error is which reading raised."""
-    return Finding("corrupt", error.message, error.turn, error.call, error.item, error.field)
+    return Finding("corrupt", error.message, error.turn, error.call, error.item, error.field, error.index)
 
 
 def _verify_turn(rollout: RolloutView, number: int) -> Iterator[Finding]:

@@ -1,7 +1,7 @@
 """Reading a rollout: its turns, its policy calls and their evidence, its gaps and counters."""
 
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from types import TracebackType
 from typing import Any
 
@@ -244,9 +244,3 @@ class _Named:
         if isinstance(error, TurnkeepError):
             error.rollout = self._rollout
             error.call = self._call if error.turn is None else error.call
-
-
-def rollouts(store: Store) -> Iterator[RolloutView]:
-    """Every rollout of a store, in the order in which they began."""
-    for rollout in store.rollouts():
-        yield RolloutView(store, rollout)
