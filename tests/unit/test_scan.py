@@ -140,3 +140,19 @@ def test_both_common_spellings_are_read_fast(value: Any, spelling: tuple[str, st
     array = parse_integers(json.dumps(value, separators=spelling).encode())
     assert array is not None
     assert array.tolist() == value
+
+
+@pytest.mark.parametrize("word", ["Infinity", "-Infinity and NaN"])
+def test_words_in_strings_hinder_no_cut(word: str) -> None:
+    """The word that stands for an array while the rest is read may stand in strings as often as it likes."""
+    body = json.dumps({"a": word, "ids": list(range(100)), "b": [word, list(range(100, 200))], word: 1}).encode()
+    found = scan_body(body)
+    assert len(found.cuts) == 1
+    assert {**found.value, "ids": found.value["ids"].tolist()} == json.loads(body)
+
+
+@pytest.mark.parametrize("text", ['{"ids": %s, "x": Infinity}', '{"x": Infinity, "ids": %s}', '{"ids": -%s}'])
+def test_the_word_itself_is_a_fault(text: str) -> None:
+    """Where the word that stands for an array is written as a value it is refused as ever (contract 1.6)."""
+    with pytest.raises((InexactJson, NotJson)):
+        scan_body((text % list(range(100))).encode())

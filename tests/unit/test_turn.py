@@ -2,15 +2,33 @@
 
 import copy
 import dataclasses
+import json
 import pickle
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from turnkeep import ConfigurationError, Turn, capture, dumps_turn, from_json, to_json
+from turnkeep import (
+    AssistantText,
+    ConfigurationError,
+    Item,
+    Rollout,
+    RolloutView,
+    ToolCall,
+    Turn,
+    TurnkeepError,
+    capture,
+    dumps_turn,
+    from_json,
+    pack,
+    to_json,
+    unpack,
+)
 from turnkeep.history.turn import PUBLIC_FIELDS, public_fields
+from turnkeep.store.memory import MemoryStore
 from turnkeep.testing import strategies
 
 _CALL = {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}
@@ -180,3 +198,100 @@ def test_odd_members_are_kept_and_not_promised(odd: Any) -> None:
     turn = capture(value)
     assert (turn.usage, turn.model_name, turn.response_id) == (None, None, None)
     assert turn.members == {"usage": odd, "model_name": [odd], "response_id": [odd]}
+
+
+_IDS = list(range(100))
+_MESSAGE = {
+    "type": "message",
+    "content": [],
+    "prompt_token_ids": _IDS,
+    "generation_token_ids": [3],
+    "generation_log_probs": [-0.5],
+}
+
+
+def kept(turn: Turn) -> Turn:
+    """The turn as another process reads it."""
+    with MemoryStore() as store:
+        with Rollout.open(store, "r") as rollout:
+            rollout.add_turn(turn)
+        return RolloutView(store, "r").turn(0)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"scope": "s"},
+        {"rest": b'{ "usage": {"a": 1.50}, "b": [ ] }'},
+        {"parts": ()},
+        {"parts": "without"},
+        {"parts": "wide"},
+        {"parts": "others"},
+    ],
+    ids=str,
+)
+def test_a_turn_made_of_another_is_kept_and_has_no_body(changes: dict[str, Any]) -> None:
+    """What `dataclasses.replace` makes of a captured turn has no body, and comes back from store and pack (1.7)."""
+    turn = capture(json.dumps({"output": [_MESSAGE]}).encode())
+    (part,) = turn.parts
+    natives = {
+        "without": None,
+        "wide": Item(_MESSAGE, {"prompt_token_ids": np.arange(100)}),
+        "others": Item({**_MESSAGE, "prompt_token_ids": [7] * 20}),
+    }
+    if (name := changes.get("parts")) in natives:
+        changes = {"parts": (dataclasses.replace(part, native=natives[name]),)}
+    made = dataclasses.replace(turn, **changes)
+    assert turn.body is not None
+    assert made.body is None
+    for back in (kept(made), unpack(pack([made]))[0]):
+        assert (back, back.digest) == (made, made.digest)
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ({"scope": 5}, "scope"),
+        ({"finish_reason": None}, "finish_reason"),
+        ({"parts": (AssistantText(text=None),)}, "text"),  # type: ignore[arg-type]
+        ({"parts": (ToolCall(id="c", name="f", arguments={}),)}, "arguments"),  # type: ignore[arg-type]
+        ({"rest": b"[]"}, "rest"),
+        ({"rest": b"{"}, "rest"),
+        ({"rest": b'{"a":NaN}'}, "rest"),
+        ({"rest": b'{"parts":[]}'}, "rest"),
+    ],
+    ids=str,
+)
+def test_what_no_turn_can_be_is_refused_where_it_is_made(changes: dict[str, Any], field: str) -> None:
+    """A turn that could not be read again is a ConfigurationError that names the field, before anything is kept."""
+    with pytest.raises(ConfigurationError) as caught:
+        dataclasses.replace(_TURN, **changes)
+    assert caught.value.field == field
+
+
+@pytest.mark.parametrize("levels", range(480, 501, 4))
+def test_a_turn_with_arrays_at_any_depth_comes_back(levels: int) -> None:
+    """A body is read again as deep as it was captured, whichever of its arrays stay text (contract 1.6)."""
+    deep: Any = {"w": _IDS}
+    for _ in range(levels):
+        deep = [deep]
+    body = json.dumps({"output": [{"type": "x", "a": _IDS, "b": deep}]}).encode()
+    try:
+        turn = capture(body)
+    except TurnkeepError:
+        assert levels > 490
+        return
+    for back in (kept(turn), unpack(pack([turn]))[0], kept(dataclasses.replace(turn, scope="s"))):
+        assert back.parts == turn.parts
+
+
+def test_an_array_that_somebody_else_can_change_is_copied() -> None:
+    """An item never changes, though it was given a read-only view of an array or buffer that does (contract 1.7)."""
+    array, buffer = np.arange(3, dtype="uint8"), bytearray(3)
+    view = array[:]
+    view.flags.writeable = False
+    views = [view, np.frombuffer(memoryview(buffer).toreadonly(), "uint8")]
+    items = [Item({"type": "x", "w": None}, {"w": each}) for each in views]
+    array[0] = buffer[0] = 9
+    assert [item["w"] for item in items] == [[0, 1, 2], [0, 0, 0]]

@@ -2,6 +2,7 @@
 
 import json
 import struct
+import sys
 from typing import Any
 
 import pytest
@@ -280,3 +281,24 @@ def test_without_nulls_is_the_recursive_rule(value: Any) -> None:
 def test_a_path_is_rendered(path: tuple[str | int, ...], text: str) -> None:
     """A path reads as one writes it in code."""
     assert render_path(path) == text
+
+
+@pytest.mark.parametrize("text", ['"\\\ud83d"', '"\\\\\\\ud83d"'])
+def test_a_backslash_escapes_no_half_of_a_pair(text: str) -> None:
+    """A backslash before a raw half of a surrogate pair is no JSON, as it is before any other such character."""
+    with pytest.raises(NotJson):
+        loads(text)
+    assert loads('"\\\\\ud83d"') == "\\\ud83d"
+
+
+def test_text_too_deep_for_the_stack_is_an_error() -> None:
+    """Nested text that is read where little of the stack is left is NotJson and no RecursionError."""
+
+    def below(frames: int) -> None:
+        if frames:
+            return below(frames - 1)
+        with pytest.raises((NotJson, InexactJson)):
+            loads("[" * 480 + "NaN" + "]" * 480)
+        return None
+
+    below(sys.getrecursionlimit() - 250)

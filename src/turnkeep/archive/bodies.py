@@ -25,9 +25,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from turnkeep.archive.documents import expecting
 from turnkeep.errors import ArchiveError, CorruptRecord, TurnkeepError, UnsupportedVersion
-from turnkeep.history.capture import is_as_received
+from turnkeep.history.capture import cut_out
 from turnkeep.history.turn import Hole, Received, Turn
-from turnkeep.wire.scan import Scanned, scan_body, take_out
+from turnkeep.wire.scan import Scanned, scan_body
 from turnkeep.wire.sha import sha256_hex
 from turnkeep.wire.training import array_bytes, dtype_name, spell_array
 
@@ -125,20 +125,15 @@ def cut_body(body: bytes) -> Cutting:
         scanned = scan_body(body)
     except ValueError:  # capture says what is wrong with it
         return Cutting(Received((body,), ()), ())
-    items = scanned.value.get("output") if isinstance(scanned.value, dict) else None
-    owners = {
-        id(value): (index, name)
-        for index, item in enumerate(items if isinstance(items, list) else ())
-        for name, value in (item.items() if isinstance(item, dict) else ())
-    }
-    kept = [cut for cut in scanned.cuts if cut.between is not None and id(cut.array) in owners]
-    holes = tuple(Hole(*owners[id(cut.array)], cut.between or b",") for cut in kept)
-    return Cutting(Received(tuple(take_out(body, kept)), holes), tuple(cut.array for cut in kept), scanned)
+    output = scanned.value.get("output") if isinstance(scanned.value, dict) else None
+    items = enumerate(output if isinstance(output, list) else ())
+    members = ((index, item.items()) for index, item in items if isinstance(item, dict))
+    return Cutting(*cut_out(body, scanned.cuts, members), scanned)
 
 
 def cut_turn(turn: Turn) -> Cutting | None:
     """The body of a captured turn, cut; None where the turn is not just what its body makes."""
-    if turn.received is None or not is_as_received(turn):
+    if turn.received is None:
         return None
     natives = [part.native for part in turn.parts]
     places = [(natives[hole.part], hole.field) for hole in turn.received.holes]

@@ -11,15 +11,13 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from turnkeep.errors import ArchiveError
-from turnkeep.history.turn import PART_TYPES, PUBLIC_FIELDS, Part, Turn, public_fields
+from turnkeep.history.turn import OWN_MEMBERS, PART_TYPES, PUBLIC_FIELDS, Part, Turn, public_fields
 from turnkeep.wire.item import Item
 from turnkeep.wire.json import ARCHIVED_DEEPEST, InexactJson, NotJson, dumps, find_unwritable, loads, merge_surrogates
 from turnkeep.wire.scan import scan_body
 
 if TYPE_CHECKING:
     from turnkeep.wire.training import Array
-
-_OWN = ("parts", "replay_scope", "finish_reason")
 
 
 def to_json(turn: Turn) -> dict[str, Any]:
@@ -96,7 +94,7 @@ def _read(value: Any, arrays: "tuple[Mapping[str, Array], ...]") -> Turn:
     reason = value.get("finish_reason", "tool_calls" if calls else "stop")
     if not isinstance(reason, str):
         raise ArchiveError("finish_reason must be text", field="finish_reason")
-    rest = {name: member for name, member in value.items() if name not in _OWN}
+    rest = {name: member for name, member in value.items() if name not in OWN_MEMBERS}
     return Turn(parts, scope, reason, dumps(rest))
 
 

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from turnkeep.archive.documents import expecting
 from turnkeep.archive.json_form import from_skeleton, to_skeleton
 from turnkeep.errors import ArchiveError, CorruptRecord, UnsupportedVersion
-from turnkeep.history.capture import capture_again, is_as_received
+from turnkeep.history.capture import capture_again, readings
 from turnkeep.history.turn import Hole, Received, Turn
 from turnkeep.wire.json import dumps, loads
 from turnkeep.wire.sha import sha256_hex
@@ -84,7 +84,7 @@ def unpack(data: bytes) -> list[Turn]:
 def _entry(turn: Turn) -> _Entry:
     refs: list[list[Any]] = []
     data: list[memoryview] = []
-    received = turn.received if is_as_received(turn) else None
+    received = turn.received
     in_body = None if received is None else {(hole.part, hole.field) for hole in received.holes}
     for index, part in enumerate(turn.parts):
         if part.native is None:
@@ -160,8 +160,9 @@ def _turn(entry: _Entry, number: int) -> Turn:
         holes = tuple(Hole(part, field, between.encode()) for part, field, between in head["holes"])
         received = Received(tuple(entry.pieces), holes)
         turn = capture_again(received, [arrays[hole.part, hole.field] for hole in holes], head["scope"])
-        same = turn.finish_reason == head["finish_reason"]
-        return turn if same else replace(turn, finish_reason=head["finish_reason"])
+        reason = head["finish_reason"]
+        found = (reading for reading in readings(turn) if reading.finish_reason == reason)
+        return next(found, None) or replace(turn, finish_reason=reason)
 
 
 def _array(dtype: str, shape: Sequence[int], digest: str, raw: memoryview, place: Mapping[str, Any]) -> "Array":

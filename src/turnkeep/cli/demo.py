@@ -10,6 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -229,7 +230,7 @@ def _compare(url: str, store: Path, name: str, files: Path) -> dict[str, Any]:
             "stores": {source: replayed.exact for source, replayed in replays.items()},
             "gaps": [gap.code for gap in view.gaps],
             "contiguous": _contiguous(view),
-            "findings": [finding._asdict() for finding in verify_rollout(view)],
+            "findings": [asdict(finding) for finding in verify_rollout(view)],
             "broken": _break_a_turn(view),
             "rows": _rows(view),
         }

@@ -1,5 +1,6 @@
 """`turnkeep verify`."""
 
+from dataclasses import asdict
 from typing import Any
 
 from turnkeep.cli.output import EXIT_FOUND, console, print_json, printable, watched
@@ -22,7 +23,7 @@ def verify_store(url: str, rollout: str | None, *, as_json: bool) -> int:
     sound = not damage and not any(findings for _, findings in results.values())
     if as_json:
         rollouts = [
-            {"rollout": name, **counts, "findings": [finding._asdict() for finding in findings]}
+            {"rollout": name, **counts, "findings": [asdict(finding) for finding in findings]}
             for name, (counts, findings) in results.items()
         ]
         print_json({"sound": sound, "file": damage, "rollouts": rollouts})
@@ -61,4 +62,5 @@ def _print_table(results: dict[str, tuple[dict[str, int], list[Finding]]], damag
 
 
 def _places(finding: Finding) -> dict[str, Any]:
-    return {key: value for key, value in finding._asdict().items() if key in Finding._fields[2:] and value is not None}
+    told = asdict(finding)
+    return {name: told[name] for name in ("turn", "call", "item", "field", "index") if told[name] is not None}

@@ -1,12 +1,13 @@
 """Capture: a model server's response becomes a turn (contract section 1)."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from turnkeep.errors import MalformedItem, TransportFailure, UnsupportedClientCall
 from turnkeep.history.scope import Scope, scope_text
-from turnkeep.history.turn import PART_TYPES, PUBLIC_FIELDS, Hole, Part, Received, Turn
+from turnkeep.history.turn import PART_TYPES, PUBLIC_FIELDS, Hole, Part, Received, Turn, with_body
+from turnkeep.wire.digits import MOST_DIMENSIONS
 from turnkeep.wire.item import CLIENT_CALLS, Item, Readable, read_item
 from turnkeep.wire.json import DEEPEST, Fault, InexactJson, NotJson, dumps, find_unwritable, loads
 from turnkeep.wire.scan import Cut, Scanned, fill_in, scan_body, take_out
@@ -14,9 +15,6 @@ from turnkeep.wire.training import TRAINING_FIELDS, check_training
 
 if TYPE_CHECKING:
     from turnkeep.wire.training import Array
-
-
-_AS_RECEIVED = "as_received"
 
 
 def capture(
@@ -56,7 +54,7 @@ def capture_without_native(body: bytes | str | Mapping[str, Any], scope: Scope |
             raise response_fault(fault)
     parts = tuple(_part(_readable(members, index), None) for index, members in enumerate(response.value["output"]))
     _refuse_client_calls(response.value["output"])
-    return replace(_turn(response, parts, scope), received=None)  # the body alone would make a turn with natives
+    return _turn(response._replace(body=None), parts, scope)  # the body would make a turn with natives
 
 
 def capture_again(received: Received, arrays: "Sequence[Array]", scope: str | None) -> Turn:
@@ -64,37 +62,15 @@ def capture_again(received: Received, arrays: "Sequence[Array]", scope: str | No
 
     Raises as `capture` does; a body that was captured once raises nothing.
     """
-    value = fill_in(received.pieces, arrays) if arrays else loads(received.pieces[0], DEEPEST)
+    deepest = DEEPEST + MOST_DIMENSIONS  # of arrays that are in no hole
+    value = fill_in(received.pieces, arrays, deepest) if arrays else loads(received.pieces[0], DEEPEST)
     parts = tuple(_part(_readable(members, index), Item(members)) for index, members in enumerate(value["output"]))
-    turn = replace(_turn(_Response(value, ()), parts, scope), received=received)
-    turn.known(_AS_RECEIVED, lambda: True)
-    return turn
-
-
-def is_as_received(turn: Turn) -> bool:
-    """Whether the turn is what its body makes: `dataclasses.replace` gives turns that have a body and are others.
-
-    What an earlier version read is no difference (see `readings`).
-    """
-    as_received: bool = turn.known(_AS_RECEIVED, lambda: _is_as_received(turn))
-    return as_received
-
-
-def _is_as_received(turn: Turn) -> bool:
-    if turn.received is None:
-        return False
-    arrays = []
-    for hole in turn.received.holes:
-        native = turn.parts[hole.part].native if hole.part < len(turn.parts) else None
-        if native is None or hole.field not in native.arrays:
-            return False
-        arrays.append(native.arrays[hole.field])
-    return turn in readings(capture_again(turn.received, arrays, turn.scope))
+    return with_body(_turn(_Response(value, ()), parts, scope), received)
 
 
 def readings(turn: Turn) -> tuple[Turn, Turn]:
     """The turn that a response makes, and as it was read when only a status told an incomplete or failed response."""
-    return turn, replace(turn, finish_reason=_finish_reason_of(turn.parts))
+    return turn, with_body(replace(turn, finish_reason=_finish_reason_of(turn.parts)), turn.received)
 
 
 class _Response(NamedTuple):
@@ -187,22 +163,22 @@ def _part(readable: Readable, native: Item | None) -> Part:
 def _turn(response: _Response, parts: tuple[Part, ...], scope: Scope | str | None) -> Turn:
     value = response.value
     rest = {"usage": value.get("usage"), "model_name": value.get("model"), "response_id": value.get("id")}
-    received = None if response.body is None else _received(response.body, response.cuts, parts)
-    turn = Turn(parts, scope_text(scope), finish_reason(value, parts), dumps(rest), received)
-    turn.known(_AS_RECEIVED, lambda: received is not None)
-    return turn
+    native = ((index, part.native.arrays.items()) for index, part in enumerate(parts) if part.native)
+    received = None if response.body is None else cut_out(response.body, response.cuts, native)[0]
+    return with_body(Turn(parts, scope_text(scope), finish_reason(value, parts), dumps(rest)), received)
 
 
-def _received(body: bytes, cuts: Sequence[Cut], parts: Sequence[Part]) -> Received:
-    """The body in pieces around the arrays that the parts hold; an array of another spelling stays text."""
-    owners = {
-        id(array): (index, name)
-        for index, part in enumerate(parts)
-        for name, array in (part.native.arrays.items() if part.native else ())
-    }
+def cut_out(
+    body: bytes, cuts: Iterable[Cut], items: Iterable[tuple[int, Iterable[tuple[str, Any]]]]
+) -> tuple[Received, "tuple[Array, ...]"]:
+    """The body in pieces around the arrays that are members of `items`, and those; one of another spelling stays text.
+
+    `items` are members by name, with the number of the item.
+    """
+    owners = {id(value): (index, name) for index, members in items for name, value in members}
     kept = [cut for cut in cuts if cut.between is not None and id(cut.array) in owners]
     holes = tuple(Hole(*owners[id(cut.array)], cut.between or b",") for cut in kept)
-    return Received(tuple(take_out(body, kept)), holes)
+    return Received(tuple(take_out(body, kept)), holes), tuple(cut.array for cut in kept)
 
 
 def finish_reason(response: Mapping[str, Any], parts: Sequence[Part]) -> str:

@@ -7,6 +7,8 @@ or checkpoint name is part of it, since those change on a restore.
 import json
 from dataclasses import dataclass
 
+from turnkeep.errors import ConfigurationError
+
 PREFIX = "nemo-gym/responses/v1:"
 DEFAULT_ALIAS = "gym-policy"
 
@@ -23,7 +25,9 @@ class Scope:
 
 
 def scope_text(scope: Scope | str | None) -> str | None:
-    """The scope as it is written down, or None."""
+    """The scope as it is written down, or None. Raises ConfigurationError for anything else."""
+    if not isinstance(scope, Scope | str | None):
+        raise ConfigurationError(f"a scope is a Scope, text or None, not {type(scope).__name__}", field="scope")
     return None if scope is None else str(scope)
 
 

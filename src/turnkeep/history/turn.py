@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple
 
 from turnkeep.errors import ConfigurationError
 from turnkeep.wire.item import Item
-from turnkeep.wire.json import dumps, loads, merge_surrogates
+from turnkeep.wire.json import ARCHIVED_DEEPEST, InexactJson, NotJson, dumps, loads, merge_surrogates
 from turnkeep.wire.training import array_bytes, dtype_name, spell_array
 
 type FinishReason = str
@@ -51,6 +51,8 @@ PUBLIC_FIELDS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {"text": ("text",), "reasoning": ("text",), "tool_call": ("id", "name", "arguments")}
 )
 """The public fields of each kind of part."""
+OWN_MEMBERS = ("parts", "replay_scope", "finish_reason")
+"""Members of a turn's JSON form that are fields of the turn; the others are its `rest`."""
 PART_TYPES: Mapping[str, type[Part]] = MappingProxyType(
     {"text": AssistantText, "reasoning": AssistantReasoning, "tool_call": ToolCall}
 )
@@ -81,16 +83,29 @@ class Turn:
     """What one policy call added: parts in the order of the output items, the scope it was made under, and the rest.
 
     Immutable. `rest` is the JSON text of every other member of the turn's JSON form (`usage`, `model_name`,
-    `response_id`, and whatever an archive brought along), in order.
+    `response_id`, and whatever an archive brought along), in order, in the one spelling of `turnkeep.wire.json.dumps`.
+    Raises ConfigurationError, with the part's index and the field, for what no turn can be.
     """
 
     parts: tuple[Part, ...]
     scope: str | None
     finish_reason: FinishReason
     rest: bytes = b"{}"
-    received: Received | None = field(default=None, compare=False, repr=False)
-    """The response's body, where the turn was captured from bytes and never changed since."""
+    received: Received | None = field(default=None, init=False, compare=False, repr=False)
+    """The response's body, where the turn is what that makes: see `with_body`. A turn made of another has none."""
     _cache: dict[str, Any] = field(default_factory=dict, init=False, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        """Hold what was given to what can be written and read again, and `rest` to its one spelling."""
+        for name, value in (("scope", self.scope), ("finish_reason", self.finish_reason)):
+            if not isinstance(value, str) and (name, value) != ("scope", None):
+                raise ConfigurationError(f"a turn's {name} is text, not {type(value).__name__}", field=name)
+        for index, part in enumerate(self.parts):
+            for name, value in public_fields(part).items():
+                if not isinstance(value, str):
+                    why = f"{name} of a {part.kind} part is text, not {type(value).__name__}"
+                    raise ConfigurationError(why, field=name, index=index)
+        object.__setattr__(self, "rest", _spelled(self.rest))
 
     def known(self, name: str, make: Callable[[], Any]) -> Any:
         """What `make` gives, made once: a turn never changes, and one that is made of another knows nothing of it."""
@@ -162,7 +177,7 @@ class Turn:
         if all(getattr(old, name) == value for name, value in changed.items()):
             return self
         new = PART_TYPES[old.kind](**{**public_fields(old), **changed}, native=None)
-        return replace(self, parts=(*self.parts[:part], new, *self.parts[part + 1 :]), received=None)
+        return replace(self, parts=(*self.parts[:part], new, *self.parts[part + 1 :]))
 
     @property
     def body(self) -> bytes | None:
@@ -175,6 +190,26 @@ class Turn:
             assert native is not None
             pieces += [spell_array(native.arrays[hole.field], hole.between), piece]
         return b"".join(pieces)
+
+
+def with_body(turn: Turn, received: Received | None) -> Turn:
+    """`turn`, just made, which is what `received` makes: the one way in which a turn comes by its body."""
+    object.__setattr__(turn, "received", received)
+    return turn
+
+
+def _spelled(rest: bytes) -> bytes:
+    """The members of `rest` as JSON writes them here. Raises ConfigurationError where they are none."""
+    if rest == b"{}":
+        return rest
+    try:
+        members = loads(rest, ARCHIVED_DEEPEST)
+    except (InexactJson, NotJson) as error:
+        raise ConfigurationError(f"a turn's rest is a JSON object: {error}", field="rest") from None
+    if not isinstance(members, dict) or any(name in members for name in OWN_MEMBERS):
+        own = ", ".join(OWN_MEMBERS)
+        raise ConfigurationError(f"a turn's rest is a JSON object without {own}", field="rest")
+    return dumps(members)
 
 
 def _digest(turn: Turn) -> str:

@@ -16,7 +16,8 @@ from turnkeep.history.turn import Turn
 
 def write_archive(turn: Turn) -> str:
     """The turn as one text, pure ASCII; equal turns are equal texts, and `read_archive` gives an equal turn."""
-    return base64.b64encode(pack([replace(turn, received=None)])).decode()
+    without_body = replace(turn)
+    return base64.b64encode(pack([without_body])).decode()
 
 
 def read_archive(text: str) -> Turn:

@@ -1,7 +1,7 @@
 """Verifying a rollout: digests, agreement, and that the history is exactly what the evidence holds (contract 9.3)."""
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from dataclasses import dataclass
 
 from turnkeep.errors import TurnkeepError
 from turnkeep.history.agreement import part_disagreement
@@ -9,7 +9,8 @@ from turnkeep.rollout.evidence import CallRecord, captured
 from turnkeep.rollout.view import RolloutView
 
 
-class Finding(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Finding:
     """One thing that is not as it must be, and where: `rule` is a stable name."""
 
     rule: str

@@ -36,9 +36,9 @@ def parse_integers(body: bytes, start: int = 0, stop: int | None = None) -> "Arr
     shape = (read.values.size // prod(inner), *inner)
     if not _is_spelled(text, shape, read):
         return None
-    values = read.values.astype(narrowest_dtype(0, int(read.values.max())), copy=False).reshape(shape)
+    values = read.values.astype(narrowest_dtype(0, int(read.values.max())), copy=False)
     values.flags.writeable = False
-    return values
+    return values.reshape(shape)
 
 
 def guess_between(body: bytes, start: int, stop: int) -> bytes:

@@ -25,6 +25,7 @@ _WRAPPING = 50
 _BRACKETS = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[\[\]{}]', re.DOTALL)
 """A whole string or a bracket; linear in text that breaks off too, since what was matched is not tried again."""
 _SURROGATE = re.compile("[\ud800-\udfff]")
+_BAD_ESCAPE = re.compile(r"(?<!\\)(?:\\\\)*\\[\ud800-\udfff]")
 
 
 class Fault(NamedTuple):
@@ -71,8 +72,8 @@ def render_path(path: tuple[str | int, ...]) -> str:
 def loads(data: bytes | str, deepest: int = DEEPEST + _WRAPPING) -> Any:
     """Parse JSON text exactly, nested at most `deepest` levels.
 
-    Raises NotJson where the text is no JSON, and InexactJson where it is but holds a duplicate key, NaN, an infinity, a
-    float beyond float64 or an integer beyond Python's digit limit.
+    Raises NotJson where the text is no JSON, or deeper than what is left of Python's stack, and InexactJson where it is
+    but holds a duplicate key, NaN, an infinity, a float beyond float64 or an integer beyond Python's digit limit.
     """
     text = _text(data)
     if _is_deeper(text, deepest):
@@ -83,14 +84,18 @@ def loads(data: bytes | str, deepest: int = DEEPEST + _WRAPPING) -> Any:
         reason = str(fast)
     except ValueError as error:
         reason = str(error)
+    except RecursionError:
+        raise NotJson("nested too deeply") from None
     # Something is wrong: parse again with markers, to say what and where.
     try:
         marked = json.loads(
             text, object_pairs_hook=_mark_object, parse_constant=_Refused, parse_float=_mark_float, parse_int=_mark_int
         )
+        value, faults = _collect(marked)
     except ValueError as error:
         raise NotJson(str(error)) from None
-    value, faults = _collect(marked)
+    except RecursionError:
+        raise NotJson("nested too deeply") from None
     if not faults:  # pragma: no cover - both passes follow the same rules
         raise NotJson(reason)
     raise InexactJson(value, faults)
@@ -115,13 +120,19 @@ class _Filler:
         self._values = values
 
     def __call__(self, name: str) -> Any:
-        return next(self._values) if name == "Infinity" else _refuse(name)
+        for value in self._values if name == "Infinity" else ():
+            return value
+        return _refuse(name)
 
 
 def _text(data: bytes | str) -> str:
     if isinstance(data, str):
+        if _SURROGATE.search(data) is None:
+            return data
+        if _BAD_ESCAPE.search(data) is not None:
+            raise NotJson("a backslash before half of a surrogate pair")
         # a half of a pair may stand beside the other's escape: escaped, they are read as the one character they are
-        return data if _SURROGATE.search(data) is None else data.translate(_ESCAPES)
+        return data.translate(_ESCAPES)
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:

@@ -121,7 +121,7 @@ def scan_body(body: bytes, deepest: int = DEEPEST) -> Scanned:
     """
     cuts = cut_arrays(body)
     pieces = take_out(body, cuts)
-    if cuts and not any(_HOLE in piece for piece in pieces):
+    if cuts:
         try:
             return Scanned(fill_in(pieces, [cut.array for cut in cuts], deepest), cuts)
         except ValueError:
@@ -137,5 +137,8 @@ def take_out(body: bytes, cuts: Sequence[Cut]) -> list[bytes]:
 
 
 def fill_in(pieces: Sequence[bytes], arrays: "Sequence[Array]", deepest: int = DEEPEST) -> Any:
-    """The value of a body whose arrays were taken out, with the arrays in their places. Raises ValueError."""
+    """The value of a body whose arrays were taken out, with the arrays in their places.
+
+    Raises ValueError; also where the hole's token stands among the pieces, in which case there are not arrays enough.
+    """
     return loads_holes(_HOLE.join(pieces), iter(arrays), deepest - MOST_DIMENSIONS)

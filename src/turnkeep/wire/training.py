@@ -54,9 +54,9 @@ def to_array(value: object) -> "Array | None":
         return None
     import numpy as np
 
-    array = np.array(flat, dtype=dtype).reshape(shape)
+    array = np.array(flat, dtype=dtype)
     array.flags.writeable = False
-    return array
+    return array.reshape(shape)
 
 
 def _rectangle(value: list[Any]) -> tuple[tuple[int, ...], list[Any]]:
@@ -69,7 +69,9 @@ def _rectangle(value: list[Any]) -> tuple[tuple[int, ...], list[Any]]:
 
 
 def frozen(array: "Array") -> "Array":
-    """The array itself where it is read-only and lies as it is written: C-contiguous, aligned, native; else a copy.
+    """The array itself where nobody can change it and it lies as it is written: C-contiguous, aligned, native.
+
+    Else a copy.
 
     Raises ValueError for what is no plain array of numbers of rank 1 or more. NaN and infinities pass: they are found
     where they are written or checked.
@@ -79,10 +81,25 @@ def frozen(array: "Array") -> "Array":
     if type(array) is not np.ndarray or array.dtype.kind not in "iufb" or array.ndim == 0:
         raise ValueError(f"{_show(array)} is no plain NumPy array of numbers")
     flags = array.flags
-    if flags.writeable or not (flags.c_contiguous and flags.aligned and array.dtype.isnative):
+    if _is_changeable(array) or not (flags.c_contiguous and flags.aligned and array.dtype.isnative):
         array = np.array(array, dtype=array.dtype.newbyteorder("="), order="C")
         array.flags.writeable = False
     return array
+
+
+def _is_changeable(array: "Array") -> bool:
+    """Whether the array, or what it is a view of, can be written to."""
+    import numpy as np
+
+    base: Any = array
+    while isinstance(base, np.ndarray):
+        if base.flags.writeable:
+            return True
+        base = base.base
+    try:
+        return base is not None and not memoryview(base.obj if isinstance(base, memoryview) else base).readonly
+    except TypeError:
+        return True
 
 
 def is_finite(array: "Array") -> bool:
