@@ -35,9 +35,10 @@ from turnkeep import ArchiveError, MalformedItem, Rollout, RolloutView, Turn, Tu
 from turnkeep.check.plain import read_arguments
 from turnkeep.export.atif import examine, export_atif
 from turnkeep.export.atif_arguments import put_together, take_apart
-from turnkeep.export.atif_import import UNGRADABLE, import_atif
+from turnkeep.export.atif_import import import_atif
 from turnkeep.export.gym_import import import_gym
 from turnkeep.export.gym_jsonl import row_chunks
+from turnkeep.history.gaps import UNGRADABLE
 from turnkeep.history.projection import Entry
 from turnkeep.rollout.conversation import conversation
 from turnkeep.rollout.evidence import Prepared
@@ -326,7 +327,7 @@ def test_an_ungradable_rollout_does_not_become_gradable(tmp_path: Path) -> None:
     assert [gap.code for gap in view.gaps] == [UNGRADABLE]
     assert (view.origin or {})["failure"]["type"] == "MalformedItem"
     (examined,) = examine(again, ["r"])
-    assert [reason.rule for reason in examined.reasons] == ["gap"]
+    assert [reason.rule for reason in examined.reasons] == ["gap", "ungradable"]
 
 
 def test_an_imported_document_goes_on_to_gym(tmp_path: Path) -> None:

@@ -96,7 +96,7 @@ def test_a_gap_row_gives_its_items_back(store: Store, tmp_path: Path, items: lis
     """A row kept with the gap malformed_training_metadata exports the items that it had, all of them (7.9, 7.11)."""
     value = row(*items)
     (result,) = import_rows(store, tmp_path / "f.jsonl", value, on_malformed="gap")
-    assert result.malformed
+    assert result.with_gap
     assert [gap.code for gap in RolloutView(store, "f/1").gaps] == ["malformed_training_metadata"]
     (found,), (written,) = export(store)
     assert json.dumps(json.loads(found)) == json.dumps(value)

@@ -6,7 +6,7 @@ import pytest
 from gym_samples import NO_IDS, ROWS, SCOPE, asked, call, ids, lines, message, output, reasoning, row
 
 from turnkeep import ArchiveError, MalformedItem, TurnkeepError, UnsupportedClientCall, project
-from turnkeep.export.gym_rows import part_row, split_output
+from turnkeep.export.gym_rows import is_said, part_row, split_output
 from turnkeep.history.gaps import MALFORMED_TRAINING
 
 
@@ -34,7 +34,7 @@ def line(value: Any) -> bytes:
 )
 def test_a_turn_is_what_one_policy_call_added(items: list[Any], turns: list[str]) -> None:
     """Token ids end a turn, and so does any item that no policy writes; else items side by side are one turn."""
-    stretches = split_output(items)
+    stretches = split_output(items, is_said)
     assert ["".join(map(str, each.items)) for each in stretches if each.is_turn] == turns
     assert [index for each in stretches for index in each.items] == list(range(len(items)))
 
@@ -42,9 +42,9 @@ def test_a_turn_is_what_one_policy_call_added(items: list[Any], turns: list[str]
 @pytest.mark.parametrize("value", ROWS.values(), ids=ROWS)
 def test_items_are_kept_exactly_and_replay_with_their_scope(value: dict[str, Any]) -> None:
     """Each turn's native items are the row's, and under its scope it replays by them (contract 1.2, 2.2)."""
-    turns = part_row(line(value), SCOPE).turns
-    said = [index for each in split_output(value["response"]["output"]) if each.is_turn for index in each.items]
-    assert [part.native for turn in turns for part in turn.parts] == [value["response"]["output"][i] for i in said]
+    turns, items = part_row(line(value), SCOPE).turns, value["response"]["output"]
+    said = [index for each in split_output(items, is_said) if each.is_turn for index in each.items]
+    assert [part.native for turn in turns for part in turn.parts] == [items[index] for index in said]
     assert project([*turns], SCOPE).gaps == ()
 
 

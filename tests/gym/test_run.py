@@ -1,5 +1,6 @@
 """A whole rollout through the real servers: what the row holds is what the policy said."""
 
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +22,12 @@ from rows import (
 )
 from servers import MODEL, running_gym
 
+from turnkeep import RolloutView, check_rollout
+from turnkeep.export.gym_import import import_gym
+from turnkeep.export.gym_jsonl import export_gym
 from turnkeep.gym import answer, hop
 from turnkeep.serve.respond import Options
+from turnkeep.store.memory import MemoryStore
 from turnkeep.wire.json import dumps, loads, same
 
 
@@ -67,6 +72,25 @@ def test_outputs_and_tool_calls_stand_where_they_happened(tmp_path: Path) -> Non
     assert answers[1]["call_id"] == row["response"]["output"][2]["call_id"]
     assert row["response"]["output"][-1]["content"][0]["text"] == "It is cold."
     assert codes(row) == ["non_trainable_terminal_output"]
+
+
+def test_a_row_is_imported_as_the_turns_that_the_policy_made(tmp_path: Path) -> None:
+    """Its turns are the policy's, its gaps come with it, nothing false is found, and it exports as it was (5.2)."""
+    with running_gym(WEATHER, agent={"store": str(tmp_path / "t.db")}) as gym:
+        text = gym.run(weather_row()).content
+    path = tmp_path / "rows.jsonl"
+    path.write_bytes(text)
+    with kept(tmp_path / "t.db", "3-0") as rollout, MemoryStore() as store:
+        (result,) = import_gym(path, store, scope=rollout.scope)
+        assert (result.error, result.turns) == (None, rollout.turn_count)
+        again = RolloutView(store, "rows/1")
+        assert again.gaps == rollout.gaps
+        natives = [[part.native for turn in each.turns for part in turn.parts] for each in (rollout, again)]
+        assert natives[0] == natives[1]
+        assert {found.rule for found in check_rollout(again)} == {found.rule for found in check_rollout(rollout)}
+        out = BytesIO()
+        (written,) = export_gym(store, ["rows/1"], out)
+        assert (written.remarks, out.getvalue()) == ((), text + b"\n")
 
 
 def test_the_prompt_of_a_turn_goes_on_from_the_turn_before(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from turnkeep.check.facts import RolloutFacts, TurnNote
 from turnkeep.check.finding import ERROR, NOTE, WARNING, For, Found, Rule, rule
-from turnkeep.history.gaps import MALFORMED_TRAINING
+from turnkeep.history.gaps import MALFORMED_TRAINING, UNGRADABLE
 from turnkeep.wire.training import ROUTES
 
 
@@ -125,7 +125,7 @@ def lone_surrogate(facts: RolloutFacts) -> Iterator[Found]:
 @rule(
     For(ERROR, ERROR, ERROR, ERROR, ERROR),
     source="contract 7.3, 8.1; NeMo Gym: a failed row is not graded",
-    todo="Run the agent again with rerun=True: a later policy call that succeeds clears it.",
+    todo="Run the agent again with rerun=True: a later policy call that succeeds clears it. Leave out an imported one.",
 )
 def ungradable(facts: RolloutFacts) -> Iterator[Found]:
     """The last attempt left the rollout fit to be graded."""
@@ -133,6 +133,8 @@ def ungradable(facts: RolloutFacts) -> Iterator[Found]:
     if not facts.rollout.gradable and failure is not None:
         places = (failure.get(name) for name in ("turn", "call", "item", "field", "index"))
         yield Found(f"it ended in a {failure.get('type')}: {failure.get('message')}", *places)
+    if any(each.code == UNGRADABLE for each in facts.rollout.gaps):
+        yield Found("it was ungradable when it was exported")
 
 
 @rule(

@@ -103,8 +103,9 @@ def results_out_of_order(facts: RolloutFacts) -> Iterator[Found]:
     told: set[int | None] = set()
     for step in facts.talk.steps:
         if not step.is_result:
-            called[step.id] = len(called)
-            answered.discard(step.id)
+            if step.item is not None:  # a call that no turn made is answered where the runtime made it
+                called[step.id] = len(called)
+                answered.discard(step.id)
         elif step.id not in answered and (place := called.get(step.id)) is not None:
             answered.add(step.id)
             if place < highest.get(step.turn, place) and step.turn not in told:

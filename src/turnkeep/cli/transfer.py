@@ -56,7 +56,7 @@ _STATES = ("imported", "with_gap", "already_there", "refused")
 def _state(result: Result) -> str:
     if result.error is not None:
         return "refused"
-    return "already_there" if result.already else "with_gap" if result.malformed else "imported"
+    return "already_there" if result.already else "with_gap" if result.with_gap else "imported"
 
 
 def _file_json(path: Path, counts: Counter[str], refused: list[Result]) -> dict[str, Any]:

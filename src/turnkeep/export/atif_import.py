@@ -13,7 +13,7 @@ from turnkeep.export.atif import VERSION
 from turnkeep.export.atif_read import FORMAT, Entry, check_texts, read_entries
 from turnkeep.export.atif_text import own_extra
 from turnkeep.export.imports import keep_whole, turns_there
-from turnkeep.history.gaps import Gap
+from turnkeep.history.gaps import UNGRADABLE, Gap, gap
 from turnkeep.store.base import Store
 from turnkeep.wire.json import InexactJson, NotJson, dumps, loads
 from turnkeep.wire.scan import scan_body
@@ -21,9 +21,6 @@ from turnkeep.wire.sha import sha256_hex
 
 SOURCE = "atif"
 """What an origin made here says under `source`."""
-UNGRADABLE = "ungradable_when_exported"
-"""The gap of a rollout that was ungradable: the failure itself is evidence, and stays behind."""
-_UNGRADABLE_DETAIL = "The rollout could not be graded when it was exported; the origin has the failure."
 _VERSIONS = tuple(f"ATIF-v1.{minor}" for minor in range(9))
 
 
@@ -59,11 +56,11 @@ def import_atif(path: Path, store: Store, *, rollout: str | None = None) -> Impo
         if (there := turns_there(store, name, about, scope)) is not None:
             return Imported(name, there, already=True)
         check_texts(own, "scope")
-        gaps = [Gap(*gap) for gap in own.get("gaps", ())]
+        gaps = [Gap(*each) for each in own.get("gaps", ())]
         if not all(isinstance(code, str) and {type(each) for each in rest} <= {str, NoneType} for code, *rest in gaps):
             raise ArchiveError("a gap is [code, invocation or null, detail or null]", field="gaps")
         if "failure" in own:
-            gaps.append(Gap(UNGRADABLE, None, _UNGRADABLE_DETAIL))
+            gaps.append(gap(UNGRADABLE))
         entries = read_entries(document, scope)
         turns = [entry.turn for entry in entries if entry.turn is not None]
         origin = {**about, "file": path.name, "turns": len(turns), **_layout(document, entries)}

@@ -23,8 +23,8 @@ class Result(NamedTuple):
     rollout: str
     turns: int = 0
     already: bool = False
-    malformed: bool = False
-    """Whether a turn was kept without native items."""
+    with_gap: bool = False
+    """Whether the rollout has gaps: a turn was kept without native items, or the row told of some."""
     error: TurnkeepError | None = None
 
 
@@ -65,4 +65,4 @@ def _import_row(
     source, *rest = parted.origin.items()
     origin = dict([source, *about.items(), *rest])
     keep_whole(store, rollout, parted.turns, origin, scope=scope, gaps=parted.gaps)
-    return Result(0, 0, rollout, len(parted.turns), malformed=bool(parted.gaps))
+    return Result(0, 0, rollout, len(parted.turns), with_gap=bool(parted.gaps))

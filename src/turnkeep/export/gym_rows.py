@@ -11,15 +11,18 @@ the last item of a call), or up to an item that no policy writes. The rest of th
 `{"turn": n, "items": [...], "fault": {"message", "item", "field", "index"}}` is a turn kept without native items
 (contract 7.9), with its items as they stood, and what is wrong with them (`item` counts in the turn). Where one of them
 holds what JSON cannot, `text` is the whole line. docs/gym-rollouts.md tells the same to users.
+
+What the member `turnkeep` of a row of our own tells (`turnkeep.rollout.gym_row`) is taken in with it.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 from turnkeep.errors import ArchiveError, MalformedItem, TurnkeepError
 from turnkeep.history.capture import capture, capture_without_native
 from turnkeep.history.gaps import MALFORMED_TRAINING, Gap, gap
 from turnkeep.history.turn import Turn
+from turnkeep.rollout.gym_row import Told, is_of_server, read_member, response_id
 from turnkeep.wire.item import Item
 from turnkeep.wire.json import DEEPEST, Fault, InexactJson, NotJson, dumps, loads, render_path
 from turnkeep.wire.scan import scan_body
@@ -49,14 +52,17 @@ class Parted(NamedTuple):
     gaps: tuple[Gap, ...]
 
 
-def split_output(items: Sequence[Any]) -> list[Stretch]:
-    """The turns in an output, and the items between them. Raises MalformedItem for an item that is no object."""
+def split_output(items: Sequence[Any], said: Callable[[Mapping[str, Any]], bool]) -> list[Stretch]:
+    """The turns in an output, and the items between them, `said` telling of an item whether the policy wrote it.
+
+    Raises MalformedItem for an item that is no object.
+    """
     stretches: list[Stretch] = []
     ended = True
     for index, item in enumerate(items):
         if not isinstance(item, Mapping):
             raise MalformedItem(f"an output item must be an object, not {_kind(item)}", item=index)
-        if not _is_said(item):
+        if not said(item):
             stretches.append(Stretch(False, [index]))
             ended = True
             continue
@@ -67,11 +73,16 @@ def split_output(items: Sequence[Any]) -> list[Stretch]:
     return stretches
 
 
-def _is_said(item: Mapping[str, Any]) -> bool:
+def is_said(item: Mapping[str, Any]) -> bool:
     """Whether a policy writes such an item: no answer to a call, and no message of another role."""
     kind = item.get("type")
     answers = isinstance(kind, str) and (kind.endswith("_output") or kind == "mcp_approval_response")
     return not answers and item.get("role", "assistant") == "assistant"
+
+
+def _is_said_in_ours(item: Mapping[str, Any]) -> bool:
+    """Whether a policy wrote such an item of a row that has our member."""
+    return is_said(item) and (_has_tokens(item) or not is_of_server(item))
 
 
 def _has_tokens(item: Mapping[str, Any]) -> bool:
@@ -89,9 +100,10 @@ def part_row(line: bytes, scope: str | None, on_malformed: OnMalformed = "refuse
     """
     row, faults = _read(line)
     response = _response(row)
+    told = read_member(row)
     turns: list[Turn] = []
     output: list[dict[str, Any]] = []
-    stretches = split_output(response["output"])
+    stretches = split_output(response["output"], is_said if told is None else _is_said_in_ours)
     last = max((number for number, stretch in enumerate(stretches) if stretch.is_turn), default=None)
     for number, stretch in enumerate(stretches):
         items = [response["output"][index] for index in stretch.items]
@@ -99,7 +111,7 @@ def part_row(line: bytes, scope: str | None, on_malformed: OnMalformed = "refuse
             output.append({"item": _plain(items[0])})
             continue
         entry: dict[str, Any] = {"turn": len(turns)}
-        body = _body(items, response if number == last else {})
+        body = _body(items, _ended(response, told) if number == last else {})
         try:
             _raise_fault(faults, stretch)
             turns.append(_capture(body, scope, stretch))
@@ -116,8 +128,14 @@ def part_row(line: bytes, scope: str | None, on_malformed: OnMalformed = "refuse
     origin = {"source": SOURCE, "turns": len(turns), "row": rest, "output": output}
     if faults:
         origin["text"] = line.decode()
+    return Parted(tuple(turns), origin, gaps_of_row(row, output))
+
+
+def gaps_of_row(row: Mapping[str, Any], output: Sequence[Mapping[str, Any]]) -> tuple[Gap, ...]:
+    """The gaps that a row tells of, and one where a turn of its layout is without native items. Raises ArchiveError."""
+    told = read_member(row)
     malformed = any("items" in entry for entry in output)
-    return Parted(tuple(turns), origin, (gap(MALFORMED_TRAINING),) if malformed else ())
+    return (*(() if told is None else told.gaps), *([gap(MALFORMED_TRAINING)] if malformed else []))
 
 
 def _read(line: bytes) -> tuple[Any, Sequence[Fault]]:
@@ -209,9 +227,15 @@ class _InRow:
             error.item = self._items[error.item]
 
 
-def _body(items: Sequence[Mapping[str, Any]], response: Mapping[str, Any]) -> bytes:
-    """A Responses object of these items; with the row's response, the status that ended its last policy call."""
-    ended = {name: response[name] for name in ("status", "incomplete_details", "error") if name in response}
+def _ended(response: Mapping[str, Any], told: Told | None) -> dict[str, Any]:
+    """How a row's response says that its last policy call ended; the agent server's says it of the run alone."""
+    if told is not None and response.get("id") == response_id(told.rollout):
+        return {}
+    return {name: response[name] for name in ("status", "incomplete_details", "error") if name in response}
+
+
+def _body(items: Sequence[Mapping[str, Any]], ended: Mapping[str, Any]) -> bytes:
+    """A Responses object of these items that ended so."""
     texts = b",".join(Item(item).to_bytes() for item in items)
     return b'{"output":[' + texts + b"]" + (b"," + dumps(ended)[1:-1] if ended else b"") + b"}"
 

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, TypeGuard
 from turnkeep.errors import TurnkeepError
 from turnkeep.gym.episode import Episode, OutputStep, PolicyStep, Step, ToolStep
 from turnkeep.history.turn import Turn
+from turnkeep.rollout.gym_row import FALLBACK_ID, response_id
 from turnkeep.rollout.view import RolloutView
 from turnkeep.wire.json import InexactJson, dumps, loads
 from turnkeep.wire.training import TRAINING_FIELDS
@@ -22,7 +23,6 @@ NON_TRAINABLE_DETAIL = (
     "The agent returned a value that is not the policy's last message; it was added for the verifier as a message of "
     "its own, which has no token ids."
 )
-FALLBACK_ID = "nooa_fallback"
 _ECHOED = ("instructions", "metadata", "temperature", "top_p", "max_output_tokens")
 _USAGE = ("input_tokens", "output_tokens", "total_tokens")
 _USAGE_DETAILS = (("input_tokens_details", "cached_tokens"), ("output_tokens_details", "reasoning_tokens"))
@@ -129,7 +129,7 @@ def response_bytes(
     """
     turns = [] if run is None else [turn_of(run.rollout, step.call) for step in run.steps if _is_policy(step)]
     head = {
-        "id": "turnkeep-none" if run is None else f"turnkeep-{run.rollout.id}",
+        "id": response_id(None if run is None else run.rollout.id),
         "object": "response",
         "created_at": 0.0 if run is None else datetime.fromisoformat(run.rollout.begun).timestamp(),
         "model": params.get("model") or (turns[-1].model_name if turns else None) or model,

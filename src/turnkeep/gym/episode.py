@@ -27,6 +27,7 @@ from turnkeep.gym.tools import (
 from turnkeep.history.projection import Entry, project
 from turnkeep.history.structured import why_invalid
 from turnkeep.nooa import TurnkeepLLM
+from turnkeep.rollout.gym_row import resource_id
 from turnkeep.rollout.policy import Answer, PolicyClient
 from turnkeep.rollout.record import Rollout
 
@@ -158,7 +159,7 @@ def _caller(episode: Episode, resources: ResourcesClient, tools: Iterable[Tool])
 
     async def call(name: str, arguments: dict[str, Any]) -> Any:
         number = sum(isinstance(step, ToolStep) for step in episode.steps)
-        step = ToolStep(f"resource_{number}", name, arguments_text(arguments), time.time())
+        step = ToolStep(resource_id(number), name, arguments_text(arguments), time.time())
         episode.steps.append(step)
         if (why := unwritable(arguments) or why_invalid(arguments, schemas[name])) is not None:
             step.status, step.error = "failed", "invalid_arguments"

@@ -36,6 +36,7 @@ from turnkeep.gym.failures import (
 from turnkeep.gym.identity import attempt_id, claim, pick, rollout_id, task_id
 from turnkeep.gym.resources import ResourcesClient, merge_cookies
 from turnkeep.history.gaps import Gap
+from turnkeep.rollout.gym_row import MEMBER, write_member
 from turnkeep.rollout.outcome import outcome
 from turnkeep.rollout.record import Rollout
 from turnkeep.store.base import Store
@@ -324,20 +325,18 @@ def _response(around: Around, asked: Asked, ended: Ended, items: Sequence[Output
 def _evidence(around: Around, asked: Asked, ended: Ended) -> dict[str, Any]:
     """What the row says besides: where the rollout is, its gaps, and Gym's observations."""
     failure = ended.failure
-    told: dict[str, Any] = {
-        "gaps": [gap._asdict() for gap in ended.gaps],
-        "failure": None if failure is None else {"type": failure.kind, "status": failure.status},
-    }
+    told = None if failure is None else {"type": failure.kind, "status": failure.status}
     if ended.run is None:
-        return {"turnkeep": {"rollout": None, **told}}
+        return {MEMBER: write_member(None, ended.gaps, told)}
     rollout = ended.run.rollout
-    told |= {"recorded_calls": ended.run.recorded, "policy_calls": rollout.used, "difference": rollout.difference}
+    member = write_member(rollout.id, ended.gaps, told)
+    member |= {"recorded_calls": ended.run.recorded, "policy_calls": rollout.used, "difference": rollout.difference}
     reason = failure.failure_class if failure is not None else ended.reason
     status = "failed" if reason is not None else "completed"
     facts = observe.Told(
         task_id(asked.row), around.setup.model_server, status, reason, ended.seconds * 1000, ended.gaps
     )
-    return {"turnkeep": {"rollout": rollout.id, **told}, **observe.observations(ended.run, asked.params, facts)}
+    return {MEMBER: member, **observe.observations(ended.run, asked.params, facts)}
 
 
 def _cookies(asked: Asked, ended: Ended, resources: ResourcesClient | None) -> dict[str, str]:

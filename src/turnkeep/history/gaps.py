@@ -9,6 +9,8 @@ FOREIGN_TURN = "foreign_turn_projected_portable"
 PUBLIC_ASSISTANT = "public_assistant_metadata_unavailable"
 PORTABLE_AFTER_NATIVE = "portable_turn_after_native"
 MALFORMED_TRAINING = "malformed_training_metadata"
+UNGRADABLE = "ungradable_when_exported"
+"""A rollout that came in from a file which says that it failed: the failure itself is evidence, and stays behind."""
 
 DETAILS = {
     FOREIGN_TURN: "A turn of another scope, without native items, or whose public fields disagree with them was "
@@ -18,6 +20,7 @@ DETAILS = {
     PORTABLE_AFTER_NATIVE: "The last assistant entry of a request had no token ids while an earlier one had them; a "
     "server that splices the older prefix would drop what stands between.",
     MALFORMED_TRAINING: "A response broke the rules for training fields; its turn was kept without native items.",
+    UNGRADABLE: "The rollout could not be graded when it was exported; the origin has the failure.",
 }
 """What each code means. Neither of the first two says that training metadata ever existed."""
 

@@ -1,0 +1,108 @@
+"""Rows of our own rollouts, of the agent server and of `export gym`: what they say besides comes in with them."""
+
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+from gym_samples import SCOPE, call, ids, import_rows, message, output, row
+
+from turnkeep import ArchiveError, Gap, RolloutView, check_rollout
+from turnkeep.export.gym_jsonl import export_gym
+from turnkeep.export.gym_rows import part_row
+from turnkeep.history.gaps import UNGRADABLE
+from turnkeep.rollout.conversation import conversation
+from turnkeep.store.memory import MemoryStore
+from turnkeep.wire.json import dumps
+
+GAP = Gap("non_trainable_terminal_output", None, "The agent returned a value of its own.")
+NOT_OF_THE_SPLIT = {"experts-sentinel"}
+"""What `check` says of the ids of the samples, whatever the row is."""
+TOLD = {"rollout": "3-0", "gaps": [GAP._asdict()], "failure": None, "policy_calls": 2}
+
+
+def runtime_call(number: int) -> list[dict[str, Any]]:
+    """A call of the resources server's tool that the agent's code made, and its output."""
+    name = f"resource_{number}"
+    made = {"type": "function_call", "id": name, "call_id": name, "name": "get", "arguments": "{}"}
+    return [made, {"type": "function_call_output", "call_id": name, "output": "1"}]
+
+
+FALLBACK = message("42", id="nooa_fallback")
+SERVED = row(
+    *(call(**ids()), *runtime_call(0), *runtime_call(1), output()),
+    *(message("It is 42.", **ids(15)), *runtime_call(2), FALLBACK),
+    turnkeep=TOLD,
+)
+"""A row as the agent server writes it."""
+
+
+def test_what_no_policy_said_is_no_turn_in_a_row_of_the_agent_server(tmp_path: Path) -> None:
+    """Calls of the agent's code and the value that it returned stand between the turns; gaps come with it (5.2)."""
+    with MemoryStore() as store:
+        (result,) = import_rows(store, tmp_path / "f.jsonl", dumps(SERVED), scope=SCOPE)
+        assert (result.error, result.turns, result.with_gap) == (None, 2, True)
+        view = RolloutView(store, "f/1")
+        items = SERVED["response"]["output"]
+        said = [each.turn if each.item is None else each.item for each in conversation(view)]
+        assert said[1:] == [0, *items[1:6], 1, *items[7:]]
+        assert view.gaps == (GAP,)
+        assert {found.rule for found in check_rollout(view)} == {"gap"} | NOT_OF_THE_SPLIT
+        assert _exported(store) == (dumps(SERVED), ())
+
+
+def _exported(store: MemoryStore, name: str = "f/1") -> tuple[bytes, tuple[Any, ...]]:
+    out = BytesIO()
+    (written,) = export_gym(store, [name], out)
+    assert written.error is None
+    return out.getvalue().removesuffix(b"\n"), written.remarks
+
+
+def test_a_row_of_another_harness_is_read_by_its_items_alone() -> None:
+    """Without our member the same items are what they are in any row, whatever their ids are."""
+    theirs = {name: value for name, value in SERVED.items() if name != "turnkeep"}
+    assert len(part_row(dumps(theirs), None).turns) == 6
+    assert len(part_row(dumps({**theirs, "turnkeep": "a word"}), None).turns) == 6
+    assert part_row(dumps({**theirs, "turnkeep": {"mine": 1}}), None).gaps == ()
+
+
+def test_an_item_with_token_ids_is_the_policys_in_any_row() -> None:
+    """Token ids are never lost to an id that looks like the agent server's."""
+    value = row(call(**ids(), id="resource_0", call_id="resource_0"), message(id="nooa_fallback", **ids(12)))
+    assert len(part_row(dumps({**value, "turnkeep": TOLD}), None).turns) == 2
+
+
+@pytest.mark.parametrize(("ours", "reason"), [(True, "stop"), (False, "error")])
+def test_the_status_of_a_run_is_not_that_of_its_last_policy_call(ours: bool, reason: str) -> None:
+    """A run that was cut short says so in its response; the policy's last turn ended as its items say (1.8)."""
+    value = row(message(**ids()), turnkeep=TOLD)
+    value["response"] |= {"id": "turnkeep-3-0" if ours else "resp_1", "status": "failed"}
+    assert [turn.finish_reason for turn in part_row(dumps(value), None).turns] == [reason]
+
+
+def test_a_run_that_failed_comes_in_as_ungradable(tmp_path: Path) -> None:
+    """A failure in the member makes a gap of it, which `check` calls an error (7.3, 8.1)."""
+    failed = row(message(**ids()), turnkeep={**TOLD, "failure": {"type": "EpisodeTimeout", "status": 504}})
+    with MemoryStore() as store:
+        import_rows(store, tmp_path / "f.jsonl", dumps(failed))
+        view = RolloutView(store, "f/1")
+        assert [gap.code for gap in view.gaps] == [GAP.code, UNGRADABLE]
+        assert [each.rule for each in check_rollout(view) if each.severity == "error"] == ["ungradable"]
+        assert _exported(store) == (dumps(failed), ())
+
+
+@pytest.mark.parametrize(
+    ("gaps", "index"),
+    [
+        ({}, None),
+        ([GAP._asdict(), {"code": "x"}], 1),
+        ([GAP._asdict() | {"code": None}], 0),
+        ([GAP._asdict() | {"detail": 1}], 0),
+        (["x"], 0),
+    ],
+)
+def test_a_member_whose_gaps_are_none_is_refused(gaps: Any, index: int | None) -> None:
+    """Gaps that cannot be read refuse the row, with the place: a row is never taken for better than it says (5.2)."""
+    with pytest.raises(ArchiveError) as caught:
+        part_row(dumps(row(message(), turnkeep={**TOLD, "gaps": gaps})), None)
+    assert (caught.value.field, caught.value.index) == ("turnkeep", index)
