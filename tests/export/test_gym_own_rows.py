@@ -1,19 +1,23 @@
 """Rows of our own rollouts, of the agent server and of `export gym`: what they say besides comes in with them."""
 
+from collections.abc import Callable
 from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import pytest
+from atif_samples import kept
 from gym_samples import SCOPE, call, ids, import_rows, message, output, row
 
-from turnkeep import ArchiveError, Gap, RolloutView, check_rollout
+from turnkeep import ArchiveError, Gap, Rollout, RolloutView, TransportFailure, check_rollout
+from turnkeep.export.atif import examine
 from turnkeep.export.gym_jsonl import export_gym
 from turnkeep.export.gym_rows import part_row
-from turnkeep.history.gaps import UNGRADABLE
+from turnkeep.history.gaps import UNGRADABLE, gap
 from turnkeep.rollout.conversation import conversation
+from turnkeep.store.base import Store
 from turnkeep.store.memory import MemoryStore
-from turnkeep.wire.json import dumps
+from turnkeep.wire.json import dumps, loads
 
 GAP = Gap("non_trainable_terminal_output", None, "The agent returned a value of its own.")
 NOT_OF_THE_SPLIT = {"experts-sentinel"}
@@ -51,7 +55,7 @@ def test_what_no_policy_said_is_no_turn_in_a_row_of_the_agent_server(tmp_path: P
         assert _exported(store) == (dumps(SERVED), ())
 
 
-def _exported(store: MemoryStore, name: str = "f/1") -> tuple[bytes, tuple[Any, ...]]:
+def _exported(store: Store, name: str = "f/1") -> tuple[bytes, tuple[Any, ...]]:
     out = BytesIO()
     (written,) = export_gym(store, [name], out)
     assert written.error is None
@@ -89,6 +93,67 @@ def test_a_run_that_failed_comes_in_as_ungradable(tmp_path: Path) -> None:
         assert [gap.code for gap in view.gaps] == [GAP.code, UNGRADABLE]
         assert [each.rule for each in check_rollout(view) if each.severity == "error"] == ["ungradable"]
         assert _exported(store) == (dumps(failed), ())
+
+
+def _with_gaps(rollout: Rollout) -> None:
+    rollout.add_gap("mine", invocation="i-1", detail="Why.")
+    rollout.add_gap("other")
+
+
+def _failed(rollout: Rollout) -> None:
+    rollout.record_failure(TransportFailure("nothing came", call=1))
+
+
+def _both(rollout: Rollout) -> None:
+    _with_gaps(rollout)
+    _failed(rollout)
+
+
+@pytest.mark.parametrize("spoil", [_with_gaps, _failed, _both])
+def test_gaps_and_a_failure_go_out_with_a_row_and_come_back(tmp_path: Path, spoil: Callable[[Rollout], None]) -> None:
+    """What makes strict ATIF refuse a rollout makes it refuse the import of its row, too (5.2, 7.3, 8.1)."""
+    with kept() as store, MemoryStore() as again:
+        with Rollout.open(store, "r") as rollout:
+            spoil(rollout)
+            gaps, failure = rollout.gaps, rollout.failure
+        text, remarks = _exported(store, "r")
+        assert remarks == ()
+        assert loads(text)["turnkeep"] == {
+            "rollout": "r",
+            "gaps": [gap._asdict() for gap in gaps],
+            "failure": failure,
+        }
+        import_rows(again, tmp_path / "f.jsonl", text)
+        view = RolloutView(again, "f/1")
+        assert view.gaps == (*gaps, *([] if failure is None else [gap(UNGRADABLE)]))
+        (examined,) = examine(again, ["f/1"])
+        assert {"gap"} <= {reason.rule for reason in examined.reasons}
+        assert ("ungradable" in {found.rule for found in check_rollout(view)}) == (failure is not None)
+        assert _exported(again) == (text, ())
+
+
+def test_a_good_rollout_has_no_member_of_ours() -> None:
+    """The row of a rollout without gaps or a failure is what it was, and what its origin's row has stays in it."""
+    with kept() as store:
+        assert "turnkeep" not in loads(_exported(store, "r")[0])
+        with Rollout.open(store, "r") as rollout:
+            rollout.set_origin({"row": {"turnkeep": {"mine": 1}}})
+        assert loads(_exported(store, "r")[0])["turnkeep"] == {"mine": 1}
+
+
+def test_what_a_rollout_met_after_its_import_is_told(tmp_path: Path) -> None:
+    """The row of an imported rollout is as it was; a gap or a failure that it does not have is a remark (5.2)."""
+    with MemoryStore() as store:
+        import_rows(store, tmp_path / "f.jsonl", dumps(SERVED))
+        with Rollout.open(store, "f/1") as rollout:
+            rollout.add_gap("mine")
+            rollout.record_failure(TransportFailure("nothing came"))
+        text, remarks = _exported(store)
+        assert text == dumps(SERVED)
+        assert [(remark.rule, remark.turn, remark.message.split(", which")[0]) for remark in remarks] == [
+            ("gap_not_in_row", None, "mine"),
+            ("gap_not_in_row", None, "TransportFailure: nothing came"),
+        ]
 
 
 @pytest.mark.parametrize(

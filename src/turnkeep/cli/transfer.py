@@ -10,7 +10,7 @@ from turnkeep.cli.output import EXIT_FOUND, console, file_to_write, print_json, 
 from turnkeep.cli.transfer_atif import chosen
 from turnkeep.errors import ArchiveError, ConfigurationError, MalformedItem
 from turnkeep.export.gym_import import Result, import_gym
-from turnkeep.export.gym_jsonl import Written, export_gym
+from turnkeep.export.gym_jsonl import Remark, Written, export_gym
 from turnkeep.export.gym_rows import OnMalformed
 from turnkeep.export.nooa_import import import_nooa
 from turnkeep.store.open import open_store
@@ -163,6 +163,10 @@ def _written_json(each: Written) -> dict[str, Any]:
     return {"rollout": each.rollout, "turns": each.turns, "bytes": each.size, "remarks": remarks, "error": error}
 
 
+def _at(remark: Remark) -> str:
+    return "" if remark.turn is None else f" turn {remark.turn}"
+
+
 def _print_written(target: Path, written: list[Written]) -> None:
     from rich.markup import escape
 
@@ -175,7 +179,7 @@ def _print_written(target: Path, written: list[Written]) -> None:
     ]
     _print_some(out, "left out", lines)
     lines = [
-        f"{escape(printable(each.rollout))} turn {remark.turn}: {escape(remark.message)}"
+        f"{escape(printable(each.rollout))}{_at(remark)}: {escape(printable(remark.message))}"
         for each in good
         for remark in each.remarks
     ]

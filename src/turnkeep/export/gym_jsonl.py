@@ -5,29 +5,33 @@ Any other rollout gives a row of its policy calls:
 
     {"responses_create_params": <the request of its first turn, as it was sent>,
      "response": {<the last response's members>, "output": [<every turn's items, what was answered between>], "usage"},
-     <the other members of the origin's `row`, or `request`>, "reward": <where the origin has one>}
+     <the other members of the origin's `row`, or `request`>, "reward": <where the origin has one>,
+     "turnkeep": <the rollout, its gaps and its failure, where there is one of them>}
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, BinaryIO, NamedTuple
 
 from turnkeep.errors import ArchiveError, CorruptRecord, TurnkeepError
-from turnkeep.export.gym_rows import SOURCE
+from turnkeep.export.gym_rows import SOURCE, gaps_of_row
+from turnkeep.history.gaps import Gap
 from turnkeep.history.turn import Part, Turn
 from turnkeep.rollout.conversation import conversation, layout
+from turnkeep.rollout.gym_row import MEMBER, write_member
 from turnkeep.rollout.view import RolloutView
 from turnkeep.store.base import Store
 from turnkeep.wire.json import dumps
 from turnkeep.wire.scan import scan_body
 
 NOT_IN_ROW = "turn_not_in_row"
+GAP_NOT_IN_ROW = "gap_not_in_row"
 NO_REQUEST = "no_request"
 NOT_ONE_CONVERSATION = "not_one_conversation"
 NO_NATIVE = "no_native_item"
 
 
 class Remark(NamedTuple):
-    """What a row does not say of a rollout: a stable name, the turn, and words."""
+    """What a row does not say of a rollout: a stable name, the turn (None where it is of the whole), and words."""
 
     rule: str
     turn: int | None
@@ -87,15 +91,30 @@ def _imported(view: RolloutView, origin: Mapping[str, Any], remarks: list[Remark
         raise CorruptRecord("the origin does not name each turn once, in order", rollout=view.id, field="origin")
     for number in range(len(turns), view.turn_count):
         remarks.append(Remark(NOT_IN_ROW, number, "it was added after the import; the row is as it was imported"))
-    if "text" in origin:
-        yield origin["text"].encode()
-        return
     row = origin.get("row")
     members = row.get("response") if isinstance(row, dict) else None
     if not isinstance(row, dict) or not isinstance(members, dict):
         raise CorruptRecord("the origin has no row with a response", rollout=view.id, field="origin")
+    remarks += _unsaid(view, gaps_of_row(row, entries))
+    if "text" in origin:
+        yield origin["text"].encode()
+        return
     response = {**_written(members), "output": _listed(_items(view, entries))}
     yield from _object({**_written(row), "response": _object(response)})
+
+
+def _unsaid(view: RolloutView, told: Sequence[Gap]) -> Iterator[Remark]:
+    """The gaps that are not `told`, and the failure of an ungradable rollout: they came after the import."""
+    found = [each.code for each in view.gaps if each not in told]
+    if (failure := _failure(view)) is not None:
+        found.append(f"{failure['type']}: {failure['message']}")
+    for each in found:
+        yield Remark(GAP_NOT_IN_ROW, None, f"{each}, which came after the import; the row is as it was imported")
+
+
+def _failure(view: RolloutView) -> Mapping[str, Any] | None:
+    """What makes a rollout ungradable, or None."""
+    return None if view.gradable else view.failure
 
 
 def _written(members: Mapping[str, Any]) -> dict[str, Iterable[bytes]]:
@@ -147,6 +166,8 @@ def _collected(view: RolloutView, origin: Mapping[str, Any], remarks: list[Remar
     asked = dumps(told.get("responses_create_params", {"input": []})) if first is None else view.request(first)
     row: dict[str, Iterable[bytes]] = {"responses_create_params": [asked], "response": _object(response)}
     rest = {**told, **{name: origin[name] for name in ("reward",) if name in origin}}
+    if view.gaps or not view.gradable:
+        rest[MEMBER] = write_member(view.id, view.gaps, _failure(view))
     yield from _object({**row, **_written({name: value for name, value in rest.items() if name not in row})})
 
 
