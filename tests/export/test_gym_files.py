@@ -47,9 +47,10 @@ def test_a_compact_row_comes_back_byte_for_byte(store: Store, tmp_path: Path) ->
     assert export(store)[0] == texts
 
 
+ROLES = st.sampled_from(("user", "system", "developer", "assistant"))
 OTHERS = st.one_of(
     st.fixed_dictionaries({"type": st.just("function_call_output"), "output": strategies.json_values()}),
-    st.fixed_dictionaries({"role": st.sampled_from(("user", "system", "developer")), "content": strategies.texts()}),
+    st.fixed_dictionaries({"role": ROLES, "content": strategies.texts()}),
 )
 """Items that no policy writes."""
 RESPONSES = strategies.responses(max_items=5, items=strategies.output_items() | OTHERS)

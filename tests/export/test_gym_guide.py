@@ -41,6 +41,6 @@ def test_the_commands_run_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_the_remarks_are_those_of_the_export() -> None:
     """Every rule that an export may name is in the guide's table, and no other."""
     table = GUIDE.split("What a row cannot say")[1].split("##")[0]
-    rules = {gym_jsonl.NOT_ONE_CONVERSATION, gym_jsonl.NO_REQUEST, gym_jsonl.NO_NATIVE}
+    rules = {gym_jsonl.NOT_ONE_CONVERSATION, gym_jsonl.NO_REQUEST, gym_jsonl.NO_NATIVE, gym_jsonl.LOOKS_LIKE_A_TURN}
     rules |= {gym_jsonl.NOT_IN_ROW, gym_jsonl.GAP_NOT_IN_ROW}
     assert set(re.findall(r"^\| `(\w+)`", table, re.MULTILINE)) == rules

@@ -6,17 +6,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from atif_samples import kept
+from atif_samples import GOOD, Step, answer, kept
+from atif_samples import output as asked_result
 from gym_samples import SCOPE, call, ids, import_rows, message, output, row
+from hypothesis import event, given, settings
+from hypothesis import strategies as st
 
 from turnkeep import ArchiveError, Gap, Rollout, RolloutView, TransportFailure, check_rollout
 from turnkeep.export.atif import examine
 from turnkeep.export.gym_jsonl import export_gym
 from turnkeep.export.gym_rows import part_row
-from turnkeep.history.gaps import UNGRADABLE, gap
+from turnkeep.history.gaps import PUBLIC_ASSISTANT, UNGRADABLE, gap
 from turnkeep.rollout.conversation import conversation
 from turnkeep.store.base import Store
 from turnkeep.store.memory import MemoryStore
+from turnkeep.testing import strategies
 from turnkeep.wire.json import dumps, loads
 
 GAP = Gap("non_trainable_terminal_output", None, "The agent returned a value of its own.")
@@ -154,6 +158,58 @@ def test_what_a_rollout_met_after_its_import_is_told(tmp_path: Path) -> None:
             ("gap_not_in_row", None, "mine"),
             ("gap_not_in_row", None, "TransportFailure: nothing came"),
         ]
+
+
+PREFILL = {"role": "assistant", "content": "It is"}
+
+
+def test_a_public_assistant_message_comes_back_between_the_turns(tmp_path: Path) -> None:
+    """What an assistant said without being the policy stands in a row without a type, and is no turn (4.4)."""
+    steps: list[Step] = [*GOOD, ([{"role": "user", "content": "And now?"}, PREFILL], answer(message(" colder.")))]
+    with kept(steps) as store, MemoryStore() as again:
+        text, remarks = _exported(store, "r")
+        assert remarks == ()
+        (result,) = import_rows(again, tmp_path / "f.jsonl", text, scope=SCOPE)
+        assert (result.error, result.turns) == (None, 3)
+        views = [RolloutView(store, "r"), RolloutView(again, "f/1")]
+        assert [_said(view) for view in views] == [[0, "function_call_output", 1, "user", "assistant", 2]] * 2
+        assert views[0].gaps == views[1].gaps
+        assert PUBLIC_ASSISTANT in [gap.code for gap in views[1].gaps]
+        assert _exported(again) == (text, ())
+
+
+def _said(view: RolloutView) -> list[Any]:
+    """The conversation from its first turn on: numbers of turns, roles or types of items."""
+    said = [
+        each.turn if each.item is None else each.item.get("role", each.item.get("type")) for each in conversation(view)
+    ]
+    return said[said.index(0) :]
+
+
+def test_an_item_that_readers_take_for_the_policys_is_told() -> None:
+    """A call that a history has of its own looks in a row like the policy's: the export says after which turn (8.1)."""
+    own = {"role": "assistant", "tool_calls": [{"id": "c_2", "function": {"name": "weather", "arguments": "{}"}}]}
+    with kept([*GOOD, ([own, asked_result("c_2")], answer(message("Colder.")))]) as store:
+        _, remarks = _exported(store, "r")
+        assert [(remark.rule, remark.turn) for remark in remarks] == [("looks_like_a_turn", 1)]
+
+
+@settings(max_examples=100)
+@given(st.lists(st.tuples(strategies.histories(max_size=2), strategies.responses(2)), min_size=1, max_size=3))
+def test_any_row_that_says_all_comes_back(tmp_path_factory: pytest.TempPathFactory, steps: list[Any]) -> None:
+    """A row without a remark is imported, with the gaps and every item of every turn, and is the same again (9.1)."""
+    with kept(steps) as store, MemoryStore() as again:
+        text, remarks = _exported(store, "r")
+        event(f"remarks: {bool(remarks)}")
+        (result,) = import_rows(again, tmp_path_factory.mktemp("any") / "f.jsonl", text)
+        if remarks:
+            return
+        assert result.error is None
+        views = [RolloutView(store, "r"), RolloutView(again, "f/1")]
+        assert views[0].gaps == views[1].gaps
+        first, second = ([part.native for turn in view.turns for part in turn.parts] for view in views)
+        assert first == second
+        assert _exported(again) == (text, ())
 
 
 @pytest.mark.parametrize(

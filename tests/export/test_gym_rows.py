@@ -29,6 +29,7 @@ def line(value: Any) -> bytes:
         ([asked(), message(), asked()], ["1"]),
         ([{"type": "message", "role": "developer", "content": "x"}, {"role": "user", "content": "y"}], []),
         ([message(), {"type": "computer_call_output", "call_id": "c"}, message()], ["0", "2"]),
+        ([message(), {"role": "assistant", "content": "x"}, message()], ["0", "2"]),
         ([], []),
     ],
 )
@@ -153,7 +154,8 @@ def test_malformed_training_fields_are_refused_or_kept_as_a_gap(
         ([message(), [message()]], MalformedItem, (1, None, None)),
         ([output(), call() | {"arguments": None}], MalformedItem, (1, "arguments", None)),
         ([output(), message(content="text")], MalformedItem, (1, "content", None)),
-        ([output(), {"role": "assistant", "content": "text"}], MalformedItem, (1, "type", None)),
+        ([output(), {"content": "text"}], MalformedItem, (1, "type", None)),
+        ([output(), {"role": "assistant", "content": "text", **ids()}], MalformedItem, (1, "type", None)),
         ([message(), output(), reasoning(), {"type": "custom_tool_call"}], UnsupportedClientCall, (3, None, None)),
         ([output(output=NAN)], MalformedItem, (0, "output", None)),
         ([message(x=NAN, generation_log_probs=[float("inf")])], MalformedItem, (0, "x", None)),

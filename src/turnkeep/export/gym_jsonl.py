@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, BinaryIO, NamedTuple
 
 from turnkeep.errors import ArchiveError, CorruptRecord, TurnkeepError
-from turnkeep.export.gym_rows import SOURCE, gaps_of_row
+from turnkeep.export.gym_rows import SOURCE, gaps_of_row, is_said
 from turnkeep.history.gaps import Gap
 from turnkeep.history.turn import Part, Turn
 from turnkeep.rollout.conversation import conversation, layout
@@ -28,6 +28,7 @@ GAP_NOT_IN_ROW = "gap_not_in_row"
 NO_REQUEST = "no_request"
 NOT_ONE_CONVERSATION = "not_one_conversation"
 NO_NATIVE = "no_native_item"
+LOOKS_LIKE_A_TURN = "looks_like_a_turn"
 
 
 class Remark(NamedTuple):
@@ -201,12 +202,16 @@ def _added(one: Any, other: Any) -> Any:
 def _output(view: RolloutView, remarks: list[Remark]) -> Iterator[bytes]:
     """Every turn's items in order, and what was said between them. What came before the first is in its request."""
     before: list[int | None] = []
+    last: int | None = None
     for said in conversation(view):
         if said.turn is None:
-            if before:
+            if before and said.item is not None:
+                if is_said(said.item):
+                    message = f"a {said.item.get('type')} that its history has after this turn reads like the policy's"
+                    remarks.append(Remark(LOOKS_LIKE_A_TURN, last, message))
                 yield dumps(said.item)
             continue
-        turn = view.turn(said.turn)
+        last, turn = said.turn, view.turn(said.turn)
         remarks += _context_remarks(view, said.turn, before)
         yield from _turn_items(turn, said.turn, remarks)
         before.append(view.number_of(turn))

@@ -74,10 +74,15 @@ def split_output(items: Sequence[Any], said: Callable[[Mapping[str, Any]], bool]
 
 
 def is_said(item: Mapping[str, Any]) -> bool:
-    """Whether a policy writes such an item: no answer to a call, and no message of another role."""
+    """Whether a policy writes such an item: no answer to a call, no message of another role or of an input."""
     kind = item.get("type")
     answers = isinstance(kind, str) and (kind.endswith("_output") or kind == "mcp_approval_response")
-    return not answers and item.get("role", "assistant") == "assistant"
+    return not answers and item.get("role", "assistant") == "assistant" and not _is_input_message(item)
+
+
+def _is_input_message(item: Mapping[str, Any]) -> bool:
+    """Whether an item is a message as only an input has it: without a type, and without token ids."""
+    return "type" not in item and {"role", "content"} <= item.keys() and not _has_tokens(item)
 
 
 def _is_said_in_ours(item: Mapping[str, Any]) -> bool:
