@@ -2,6 +2,7 @@ import errno
 import fcntl
 import os
 import sqlite3
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from turnkeep.store.base import Row, blob_digest
 from turnkeep.store.migrations import APPLICATION_ID, VERSION
 from turnkeep.store.open import open_store
 from turnkeep.store.sqlite import SqliteStore
+from turnkeep.store.wal import LARGE
 
 
 def fill(path: Path) -> None:
@@ -213,3 +215,72 @@ def test_a_file_that_cannot_be_locked_is_told(tmp_path: Path, monkeypatch: pytes
             with pytest.raises(StoreError, match="No locks available"):
                 store.write("r", b"{}")
         store.write("r", b"{}").release()
+
+
+def move(path: Path) -> None:
+    path.rename(path.with_name("moved.db"))
+
+
+def replace(path: Path) -> None:
+    fill(path.with_name("other.db"))
+    path.with_name("other.db").rename(path)
+
+
+@pytest.mark.parametrize("befall", [move, Path.unlink, replace])
+def test_nothing_is_kept_in_a_file_that_is_gone(tmp_path: Path, befall: Callable[[Path], None]) -> None:
+    """Once its file was moved, deleted or replaced a store acknowledges no commit, and touches no other file (9.2)."""
+    path = tmp_path / "a.db"
+    with SqliteStore(path) as store:
+        writer = store.write("r", b"0")
+        writer.commit(b"1", [Row("turns", 0, b"kept")])
+        befall(path)
+        for write in (
+            lambda: writer.commit(b"2"),
+            lambda: store.write("s", b"0"),
+            lambda: store.delete(["r"], lambda row: []),
+        ):
+            with pytest.raises(StoreError, match="moved, deleted or replaced"):
+                write()
+        store._log.committed(LARGE)
+        store._log.wait()
+        assert store.state("r") == b"1"
+        assert path.exists() == (befall is replace)
+    if befall is move:
+        with SqliteStore(tmp_path / "moved.db") as store:
+            assert store.rows("r", "turns") == [Row("turns", 0, b"kept")]
+
+
+def test_a_file_that_is_gone_is_told_after_a_fork(tmp_path: Path) -> None:
+    """A store whose file was deleted makes no new one when it connects again."""
+    path = tmp_path / "a.db"
+    with SqliteStore(path) as store:
+        if (pid := os.fork()) == 0:
+            os._exit(0)
+        os.waitpid(pid, 0)
+        path.unlink()
+        with pytest.raises(StoreError, match="moved, deleted or replaced"):
+            store.rollouts()
+        assert not path.exists()
+
+
+def test_what_an_error_left_open_is_rolled_back(tmp_path: Path) -> None:
+    """A transaction that a signal's error left open, wherever it came, hinders no later commit and is not in it."""
+    with SqliteStore(tmp_path / "a.db") as store:
+        writer = store.write("r", b"0")
+        for _ in range(2):
+            store._db.execute("BEGIN IMMEDIATE")
+            store._db.execute("DELETE FROM records")
+            writer.commit(b"1")
+            with store.snapshot():
+                assert store.state("r") == b"1"
+        with store.snapshot(), pytest.raises(StoreError, match="snapshot"):
+            writer.commit(b"2")
+        assert store.state("r") == b"1"
+
+
+def test_a_loop_of_links_is_told(tmp_path: Path) -> None:
+    """A path that leads in a circle is a StoreError."""
+    (tmp_path / "a.db").symlink_to(tmp_path / "b.db")
+    (tmp_path / "b.db").symlink_to(tmp_path / "a.db")
+    with pytest.raises(StoreError, match=r"a\.db"):
+        SqliteStore(tmp_path / "a.db")

@@ -1,5 +1,6 @@
 """Stored bodies: evidence and history share one blob, and a prompt that extends another brings in only its new ids."""
 
+import contextlib
 import json
 import random
 from collections.abc import Callable
@@ -23,7 +24,7 @@ from turnkeep.rollout.verify import verify_rollout
 from turnkeep.rollout.view import RolloutView
 from turnkeep.store.base import Row
 from turnkeep.store.memory import MemoryStore
-from turnkeep.store.sqlite import SqliteStore
+from turnkeep.store.sqlite import SqliteStore, SqliteWriter
 
 CALL = {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}
 
@@ -330,3 +331,32 @@ def test_a_calls_row_does_not_grow_with_the_history(tmp_path: Path) -> None:
     with SqliteStore(tmp_path / "a.db") as store:
         view = RolloutView(store, "r")
         assert [view.request(number) for number in range(40)] == wanted
+
+
+@pytest.mark.parametrize("at", range(1, 7))
+def test_an_error_after_a_commit_costs_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int) -> None:
+    """Where a signal's error comes when a commit is durable and its method has not returned, the rollout goes on with
+    what the store has: no number is given twice, and turns are what their responses made (contract 9.2)."""
+    commit, commits = SqliteWriter.commit, 0
+
+    def interrupted(writer: SqliteWriter, *args: Any) -> None:
+        nonlocal commits
+        commit(writer, *args)
+        commits += 1
+        if commits == at:
+            raise KeyboardInterrupt
+
+    bodies = conversation(4)
+    with SqliteStore(tmp_path / "a.db") as store, Rollout.open(store, "r") as rollout:
+        monkeypatch.setattr(SqliteWriter, "commit", interrupted)
+        kept = []
+        for received in bodies:
+            with contextlib.suppress(KeyboardInterrupt):
+                kept.append(answer(rollout, received))
+        assert [rollout.number_of(turn) for turn in kept] == [rollout.turns.index(turn) for turn in kept]
+    with SqliteStore(tmp_path / "a.db") as store:
+        view = RolloutView(store, "r")
+        assert list(verify_rollout(view)) == []
+        assert {turn.digest for turn in kept} <= {turn.digest for turn in view.turns}
+        made = [call.turn for call in view.calls if call.turn is not None]
+        assert made == list(range(view.turn_count))

@@ -49,11 +49,10 @@ class Rollout(RolloutView):
         super().__init__(store, rollout)
         self._writer: Writer | None = writer
         self._lock = threading.RLock()
+        self._unsure = False
         self._recorded: tuple[CallRecord, ...] = ()
         self._recorded_tools: list[dict[str, Any]] = []
         self._rerun: Rerun | None = None
-        self._known: deque[Known] | None = None
-        self._answered: dict[int, tuple[Cutting, Stored]] = {}
 
     @classmethod
     def open(
@@ -78,16 +77,35 @@ class Rollout(RolloutView):
         writer = store.write(rollout, write_state(begun))
         try:
             opened = cls(store, rollout, writer)
-            opened._settle_options(scope_text(scope), max_policy_calls)
+            with opened._changing():
+                opened._settle_options(scope_text(scope), max_policy_calls)
             if rerun:
                 if opened.difference is not None:
-                    opened._commit(replace(opened._state, difference=None))
+                    opened.record_difference(None)
                 opened._recorded = opened.calls
                 opened._recorded_tools = opened.tools()
         except BaseException:
             writer.release()
             raise
         return opened
+
+    def _load(self) -> None:
+        super()._load()
+        self._known: deque[Known] | None = None
+        self._answered: dict[int, tuple[Cutting, Stored]] = {}
+
+    @contextlib.contextmanager
+    def _changing(self) -> Iterator[None]:
+        """One change of the rollout, in the store and then in memory.
+
+        Where an error came between the two (a signal's, say) what the store has is read again before the next change.
+        """
+        with self._lock:
+            if self._unsure:
+                self._load()
+                self._unsure = False
+            yield
+            self._unsure = False
 
     def _settle_options(self, scope: str | None, budget: int | None) -> None:
         if scope is not None and self._state.scope not in (None, scope):
@@ -123,7 +141,7 @@ class Rollout(RolloutView):
 
     def add_gaps(self, gaps: Iterable[Gap]) -> None:
         """Collect conditions; one met before changes nothing (contract 5.2)."""
-        with self._lock:
+        with self._changing():
             if changed := self._state.with_gaps(gaps):
                 self._commit(changed)
 
@@ -143,7 +161,7 @@ class Rollout(RolloutView):
 
         `fault` is what was wrong with a response whose turn lives on without native items (contract 7.9).
         """
-        with self._lock:
+        with self._changing():
             number = len(self._documents)
             document, blobs, known = self._detach(turn, call)
             rows = [Row("turns", number, document)]
@@ -169,7 +187,7 @@ class Rollout(RolloutView):
 
         Raises ConfigurationError as `set_origin` does.
         """
-        with self._lock:
+        with self._changing():
             rows, blobs = ([] if origin is None else [_origin_row(self.id, origin)]), {}
             first = len(self._documents)
             added: list[bytes] = []
@@ -196,7 +214,7 @@ class Rollout(RolloutView):
         Raises ConfigurationError where it is no JSON object.
         """
         row = _origin_row(self.id, origin)
-        with self._lock:
+        with self._changing():
             self._commit(replace(self._state, origins=1), [row])
 
     def _detach(self, turn: Turn, call: int | None) -> tuple[bytes, dict[str, bytes], tuple[Known, ...]]:
@@ -236,11 +254,14 @@ class Rollout(RolloutView):
 
         Raises BudgetExhausted, having changed nothing, where `max_policy_calls` are spent; atomic among threads.
         """
-        with self._lock:
+        with self._changing():
             budget = self._state.max_policy_calls
             if budget is not None and self._state.used >= budget:
                 raise BudgetExhausted(f"all {budget} policy calls are spent", rollout=self.id)
             base = shared_base(request.entries, self._calls[-_RECENT:])
+            if base is not None:  # one object for what requests have in common
+                begun = self._calls[base[0]].request.entries[: base[1]]
+                request = replace(request, entries=(*begun, *request.entries[base[1] :]))
             texts = self._inline(blobs)
             call = CallRecord(len(self._calls), request, texts=texts, base=base)
             kept = {digest: text for digest, text in blobs.items() if digest not in texts and digest not in self._texts}
@@ -265,7 +286,7 @@ class Rollout(RolloutView):
         """Keep what came of one try that gave no usable response."""
         blobs = {} if reply.body is None else {sha256_hex(reply.body): reply.body}
         attempt = Attempt(reply.error or "", reply.status, next(iter(blobs), None))
-        with self._lock:
+        with self._changing():
             attempts = (*self._calls[call].attempts, attempt)
             state = self._state.with_cookies(reply.cookies)
             self._put_call(state, replace(self._calls[call], attempts=attempts), blobs)
@@ -277,7 +298,7 @@ class Rollout(RolloutView):
         """
         body = reply.body or b""
         digest, cutting = sha256_hex(body), cut_body(body)
-        with self._lock:
+        with self._changing():
             state = self._state.with_cookies(reply.cookies)
             stored = self._store_body(cutting)
             record = replace(self._calls[call], response=digest, body=stored.refs)
@@ -288,7 +309,7 @@ class Rollout(RolloutView):
 
     def fail_call(self, call: int, error: TurnkeepError) -> None:
         """Keep what a policy call ended in."""
-        with self._lock:
+        with self._changing():
             self._answered.pop(call, None)
             failure = error.to_json()
             self._put_call(replace(self._state, failure=failure), replace(self._calls[call], failure=failure), {})
@@ -298,7 +319,7 @@ class Rollout(RolloutView):
 
         What it had got stays with it: a response that was none becomes an attempt.
         """
-        with self._lock:
+        with self._changing():
             failed, blobs = self._calls[call], {}
             attempts = failed.attempts
             if (body := self.response(call)) is not None:
@@ -311,7 +332,7 @@ class Rollout(RolloutView):
 
     def record_failure(self, error: TurnkeepError) -> None:
         """Keep a failure that came before any policy call was charged, such as a PreparationFailure."""
-        with self._lock:
+        with self._changing():
             failure = error.to_json()
             number = self._state.failures
             rows = [Row("failures", number, write_document("turnkeep-failure", 1, failure))]
@@ -319,18 +340,18 @@ class Rollout(RolloutView):
 
     def settle(self, failure: Mapping[str, Any] | None) -> None:
         """Say what the last attempt ended in, where a re-run met it again (None: it succeeded)."""
-        with self._lock:
+        with self._changing():
             if failure != self._state.failure:
                 self._commit(replace(self._state, failure=failure))
 
     def record_difference(self, difference: Mapping[str, Any] | None) -> None:
         """Keep where a re-run went another way than the evidence; None: it did not."""
-        with self._lock:
+        with self._changing():
             self._commit(replace(self._state, difference=difference))
 
     def add_tool(self, record: Mapping[str, Any]) -> int:
         """Keep that a tool marked `once` begins, before it does. Returns its number."""
-        with self._lock:
+        with self._changing():
             number = self._state.tools
             rows = [Row("tools", number, write_document("turnkeep-tool", 1, {"number": number, **record}))]
             self._commit(replace(self._state, tools=number + 1), rows)
@@ -338,7 +359,7 @@ class Rollout(RolloutView):
 
     def put_tool(self, number: int, record: Mapping[str, Any]) -> None:
         """Keep how a tool marked `once` ended."""
-        with self._lock:
+        with self._changing():
             self._commit(
                 self._state, [Row("tools", number, write_document("turnkeep-tool", 1, {"number": number, **record}))]
             )
@@ -353,7 +374,12 @@ class Rollout(RolloutView):
     def _commit(self, state: State, rows: Iterable[Row] = (), blobs: Mapping[str, bytes] | None = None) -> None:
         if self._writer is None:
             raise StoreError("the rollout was closed", rollout=self.id)
-        self._writer.commit(write_state(state), rows, blobs)
+        self._unsure = True
+        try:
+            self._writer.commit(write_state(state), rows, blobs)
+        except TurnkeepError:
+            self._unsure = False  # nothing was written
+            raise
         self._state = state
 
     def close(self) -> None:

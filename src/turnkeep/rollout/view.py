@@ -35,11 +35,17 @@ class RolloutView:
     def __init__(self, store: Store, rollout: str) -> None:
         self.id = rollout
         self._store = store
+        self._bodies = Bodies(store.blob)
+        self._at_hand = threading.Lock()
+        self._load()
+
+    def _load(self) -> None:
+        """Read what is kept in memory."""
+        store, rollout = self._store, self.id
         with store.snapshot():
             self._state = read_state(store.state(rollout))
             self._documents = [read_turn_document(row.document) for row in store.rows(rollout, "turns")]
             rows = store.rows(rollout, "calls")
-        self._bodies = Bodies(store.blob)
         self._calls: list[CallRecord] = []
         self._texts: dict[str, bytes] = {}
         for row in rows:
@@ -47,7 +53,6 @@ class RolloutView:
             self._texts.update((digest, text.encode()) for digest, text in self._calls[-1].texts.items())
         self._turns: dict[int, tuple[Turn, int]] = {}
         self._held = 0
-        self._at_hand = threading.Lock()
         self._numbers = {document["digest"]: number for number, document in reversed(list(enumerate(self._documents)))}
         self._check_count("turn", len(self._documents), self._state.turns)
         self._check_count("call", len(self._calls), self._state.calls)

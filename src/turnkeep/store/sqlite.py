@@ -10,9 +10,8 @@ import socket
 import sqlite3
 import threading
 import time
-import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from itertools import chain, count
 from pathlib import Path
 from types import TracebackType
@@ -26,7 +25,7 @@ from turnkeep.errors import (
     UnknownRollout,
     UnsupportedVersion,
 )
-from turnkeep.store import locks
+from turnkeep.store import forks, locks
 from turnkeep.store.base import (
     Deleted,
     Row,
@@ -39,7 +38,7 @@ from turnkeep.store.base import (
     state_row,
 )
 from turnkeep.store.migrations import APPLICATION_ID, CODES, NEW, STATE_NUMBER, STEPS, VERSION
-from turnkeep.store.wal import LARGE, LogMover, log_size
+from turnkeep.store.wal import LARGE, LogMover, file_at, log_size
 
 _PRAGMAS = (
     "page_size = 16384",
@@ -66,7 +65,10 @@ class SqliteStore:
     """A store in the SQLite file at `path`, made where there is none (`create=False` refuses instead)."""
 
     def __init__(self, path: str | Path, *, create: bool = True) -> None:
-        self.path = Path(path).resolve()  # one name for the file, since locks go by it
+        try:
+            self.path = Path(path).resolve()  # one name for the file, since locks go by it
+        except RuntimeError as error:  # a loop of links
+            raise StoreError(f"unable to open {path}: {error}") from None
         if not create and not self.path.exists():
             raise StoreError(f"there is no store at {path}")
         if self.path.is_dir():
@@ -77,17 +79,18 @@ class SqliteStore:
             raise StoreError(f"{path} is empty: it is no store, or nothing is left of one")
         self._lock = threading.RLock()
         self._process = os.getpid()
-        self._closed = self._away = False
+        self._closed = self._away = self._in_snapshot = False
         self._held: set[int] = set()
-        self._log = LogMover(self.path)
         with _clear_errors(self.path):
             self._connect()
-        _stores.add(self)
+        self._log = LogMover(self.path, self._file)
+        forks.watched.add(self)
 
     def _connect(self) -> None:
         for attempt in count(1):
             self._db = sqlite3.connect(self.path, isolation_level=None, check_same_thread=False, cached_statements=64)
             self._db.text_factory = _lenient_text
+            self._file = file_at(self.path)
             try:
                 self._prepare()
                 return
@@ -151,14 +154,37 @@ class SqliteStore:
     @contextmanager
     def _transaction(self) -> Iterator[None]:
         with self._reading():
-            self._db.execute("BEGIN IMMEDIATE")
+            if self._in_snapshot:
+                raise StoreError(f"{self.path}: nothing can be written while a snapshot is read")
+            self._roll_back()  # what an error in the middle of one left behind
+            self._be_there()
             try:
+                self._db.execute("BEGIN IMMEDIATE")
                 yield
                 self._db.execute("COMMIT")
             except BaseException:
-                if self._db.in_transaction:
-                    self._db.execute("ROLLBACK")
+                self._roll_back()
                 raise
+
+    def _roll_back(self) -> None:
+        if self._db.in_transaction:
+            self._db.execute("ROLLBACK")
+
+    def _be_there(self) -> None:
+        """Raise StoreError where the path is no longer that of the open file: what is written would be lost."""
+        if file_at(self.path) == self._file:
+            return
+        self._save_log()
+        raise StoreError(
+            f"{self.path} was moved, deleted or replaced while it was open: nothing more is kept in it. What was kept "
+            "before is in the moved file"
+        )
+
+    def _save_log(self) -> None:
+        """Move the log into a file that was moved: SQLite would leave it under the old name."""
+        if not self._away and file_at(self.path) is None:
+            with suppress(sqlite3.Error):
+                self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
 
     @contextmanager
     def _reading(self) -> Iterator[None]:
@@ -168,27 +194,42 @@ class SqliteStore:
             if self._closed:
                 raise StoreError(f"{self.path} was closed")
             if self._away:
-                self._connect()
+                self._be_there()
                 self._away = False
+                try:
+                    self._connect()
+                except BaseException:
+                    self._away = True
+                    raise
             yield
 
-    def _leave(self) -> None:
-        """Close the connection until it is next needed."""
+    def before_fork(self) -> None:
+        """Hold the store, and close the connection until it is next needed (see `forks`)."""
+        self._lock.acquire()
         if not self._closed:
             self._log.wait()
             self._db.close()
             self._away = True
 
+    def after_fork(self) -> None:
+        """Let go of the store."""
+        self._lock.release()
+
     @contextmanager
     def snapshot(self) -> Iterator[None]:
         """While it lasts, what this thread reads is the store as of one instant."""
         with self._reading():
-            self._db.execute("BEGIN")
+            if self._in_snapshot:  # one is read already, by this thread: the others wait
+                yield
+                return
+            self._roll_back()
+            self._in_snapshot = True
             try:
+                self._db.execute("BEGIN")
                 yield
             finally:
-                if self._db.in_transaction:
-                    self._db.execute("COMMIT")
+                self._in_snapshot = False
+                self._roll_back()
 
     def rollouts(self) -> list[str]:
         """The ids of all rollouts, in the order in which they began."""
@@ -364,13 +405,14 @@ class SqliteStore:
 
     def close(self) -> None:
         """Close the file, and give back what its writers still hold."""
-        _stores.discard(self)
+        forks.watched.discard(self)
         if os.getpid() != self._process:
             return
         with self._lock:
             for key in list(self._held):
                 self._give_back(key)
             self._log.wait()
+            self._save_log()
             self._db.close()
             self._closed = True
 
@@ -419,30 +461,6 @@ class SqliteWriter:
         if not self._released:
             self._released = True
             self._store._give_back(self._key)
-
-
-_stores: weakref.WeakSet[SqliteStore] = weakref.WeakSet()
-_forking: list[SqliteStore] = []
-
-
-def _before_fork() -> None:
-    """Leave no SQLite connection open across a fork.
-
-    SQLite counts its file locks per process, and a child inherits the counts without the locks: what the child then
-    commits through a connection of its own can be lost. The parent connects again at its next use.
-    """
-    for store in list(_stores):
-        store._lock.acquire()
-        _forking.append(store)
-        store._leave()
-
-
-def _after_fork() -> None:
-    while _forking:
-        _forking.pop()._lock.release()
-
-
-os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork)
 
 
 def _stored_number(row: Row) -> int:

@@ -15,12 +15,15 @@ LARGEST = 24 << 20
 """Bytes of log from which a commit waits until it is moved: writers that never pause cannot make it grow for ever."""
 _TRIES = 3
 
+type File = tuple[int, int]
+"""A file on this machine, whatever its name: device and inode."""
+
 
 class LogMover:
     """Moves the log of one database when enough has been committed. Its users call it one at a time."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self, path: Path, file: File | None) -> None:
+        self._path, self._file = path, file
         self._waiting = 0
         self._most = LARGEST
         self._thread: threading.Thread | None = None
@@ -32,11 +35,11 @@ class LogMover:
             return
         if (length := log_size(self._path)) > self._most:
             self.wait()
-            move_log(self._path)
+            move_log(self._path, self._file)
             self._most = max(LARGEST, length + LARGE)  # where a reader is in the way, not at each commit
         elif self._thread is None or not self._thread.is_alive():
             self._most = LARGEST
-            self._thread = threading.Thread(target=move_log, args=(self._path,), name="turnkeep-log")
+            self._thread = threading.Thread(target=move_log, args=(self._path, self._file), name="turnkeep-log")
             with contextlib.suppress(RuntimeError):  # the interpreter is ending: closing the store moves the log
                 self._thread.start()
                 self._waiting = 0
@@ -58,12 +61,23 @@ def log_size(path: Path) -> int:
         return 0
 
 
-def move_log(path: Path) -> None:
+def file_at(path: Path) -> File | None:
+    """Which file a path names now, or None."""
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def move_log(path: Path, file: File | None) -> None:
     """Copy the log into the database, as far as readers allow; commits go on meanwhile.
 
     A log that was copied whole is begun anew by the next commit. A failure loses nothing: the log stays, is read as
-    before, and is moved another time.
+    before, and is moved another time. Nothing is done where the path names another file than `file`.
     """
+    if file_at(path) != file:
+        return
     with contextlib.suppress(sqlite3.Error), contextlib.closing(_connect(path)) as db:
         for _ in range(_TRIES):
             _, pages, moved = db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
@@ -72,6 +86,6 @@ def move_log(path: Path) -> None:
 
 
 def _connect(path: Path) -> sqlite3.Connection:
-    db = sqlite3.connect(path, isolation_level=None, timeout=5.0)
+    db = sqlite3.connect(path.as_uri() + "?mode=rw", isolation_level=None, timeout=5.0, uri=True)  # never a new one
     db.execute("PRAGMA synchronous = FULL").fetchall()
     return db

@@ -272,6 +272,10 @@ class StoreContract(ABC):
             assert store.rows("r", "turns") == []
         with pytest.raises(UnknownRollout), store.snapshot():
             store.state("nobody")
+        with store.snapshot():
+            with store.snapshot():
+                assert store.state("r") == b"{}"
+            assert store.rows("r", "turns") == []
         writer.commit(b"after", [Row("turns", 0, b"t")])
         assert store.rows("r", "turns") == [Row("turns", 0, b"t")]
 
