@@ -12,6 +12,7 @@ from turnkeep.errors import (
     BudgetExhausted,
     ConfigurationError,
     MalformedItem,
+    MissingTurn,
     PreparationFailure,
     TransportFailure,
     TurnkeepError,
@@ -349,3 +350,24 @@ def test_faults_of_the_embedded_policy_are_kept_as_they_came(tmp_path: Path, fau
         with bench.view() as view:
             assert view.response(0) == caught.value.body
             assert caught.value.body
+
+
+def test_calls_and_turns_that_are_not_there_are_named(tmp_path: Path) -> None:
+    """Asking for a call or turn that the rollout has not is an error that says how many there are."""
+    with serving(tmp_path) as bench:
+        turn = bench.call()
+        with bench.view() as view:
+            for number in (1, -1):
+                for read in (view.request, view.response, view.attempt_bodies, view.history):
+                    with pytest.raises(ConfigurationError, match="has 1 policy calls") as caught:
+                        read(number)
+                    assert (caught.value.rollout, caught.value.call) == ("r", number)
+                for look in (view.turn, view.call_of_turn):
+                    with pytest.raises(MissingTurn):
+                        look(number)
+
+        async def add(policy: PolicyClient) -> None:
+            policy.rollout.add_turn(turn, call=5)
+
+        with pytest.raises(ConfigurationError):
+            bench.run(add)

@@ -360,3 +360,24 @@ def test_an_error_after_a_commit_costs_nothing(tmp_path: Path, monkeypatch: pyte
         assert {turn.digest for turn in kept} <= {turn.digest for turn in view.turns}
         made = [call.turn for call in view.calls if call.turn is not None]
         assert made == list(range(view.turn_count))
+
+
+def test_a_body_in_the_place_of_one_that_it_extends_is_damage() -> None:
+    """Where a damaged file gives a later body for an earlier one, that is found, and no endless search (9.3)."""
+    blobs: dict[str, bytes] = {}
+    known: list[Known] = []
+    digests = []
+    for received in conversation(3):
+        stored = store_body(cut_body(received), known)
+        blobs |= stored.blobs
+        known += stored.known
+        digests.append(stored.refs[0])
+
+    def blob(digest: str, *, checked: bool = True) -> bytes | None:
+        if digest == digests[0] and checked:
+            raise CorruptRecord("not what was written")
+        return blobs[digests[1] if digest == digests[0] else digest]
+
+    for digest in digests:
+        with pytest.raises(CorruptRecord):
+            Bodies(blob).text(digest)

@@ -231,6 +231,7 @@ class Bodies:
     def __init__(self, blob: ReadBlob) -> None:
         self._blob = blob
         self._prompts: OrderedDict[tuple[str, int], Array] = OrderedDict()
+        self._naming: set[str] = set()
 
     def read(self, digest: str) -> Cutting:
         """The body under a digest. Raises CorruptRecord, which names item and field where an array is hit."""
@@ -279,15 +280,19 @@ class Bodies:
 
     def _name(self, digest: str) -> None:
         """Raise CorruptRecord that names the array of a damaged body that was hit, where it was an array."""
-        try:
-            places = _parse(self._blob(digest, checked=False) or b"").places
-        except (ArchiveError, CorruptRecord):
+        if digest in self._naming:  # what stands in its place leads back to it
             return
-        for place in places:
-            self._prompts.pop((digest, place.part), None)
-            with expecting(_FORM):
-                if place.code != _APART and sha256_hex(_bytes(self._array(digest, place))) != place.sha256.hex():
-                    raise CorruptRecord("the array is not what was written: its digest differs", **_where(place))
+        self._naming.add(digest)
+        try:
+            for place in _parse(self._blob(digest, checked=False) or b"").places:
+                self._prompts.pop((digest, place.part), None)
+                with expecting(_FORM):
+                    if place.code != _APART and sha256_hex(_bytes(self._array(digest, place))) != place.sha256.hex():
+                        raise CorruptRecord("the array is not what was written: its digest differs", **_where(place))
+        except ArchiveError:
+            return
+        finally:
+            self._naming.discard(digest)
 
     def _array(self, digest: str, place: _Place) -> "Array":
         if place.code == _EXTENDS:

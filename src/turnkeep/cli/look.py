@@ -6,7 +6,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from turnkeep.cli.output import console, print_bytes, print_json, printable, shorten
-from turnkeep.errors import ConfigurationError, TurnkeepError
+from turnkeep.errors import TurnkeepError
 from turnkeep.history.projection import project
 from turnkeep.rollout.conversation import whole_history
 from turnkeep.rollout.view import RolloutView
@@ -218,8 +218,6 @@ def replay_rollout(url: str, rollout: str, scope: str | None, call: int | None, 
     """Print the request input that a rollout's history makes for a caller of `scope`."""
     with open_store(url, create=False) as store:
         view = RolloutView(store, rollout)
-        if call is not None and call >= len(view.calls):
-            raise ConfigurationError(f"the rollout has {len(view.calls)} policy calls", rollout=rollout, call=call)
         request = project(whole_history(view, call), scope)
     codes = [gap.code for gap in request.gaps]
     if as_json:

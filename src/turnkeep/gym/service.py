@@ -39,6 +39,7 @@ from turnkeep.history.gaps import Gap
 from turnkeep.rollout.gym_row import MEMBER, write_member
 from turnkeep.rollout.outcome import outcome
 from turnkeep.rollout.record import Rollout
+from turnkeep.rollout.rerun import count_answered
 from turnkeep.store.base import Store
 from turnkeep.wire.json import InexactJson, NotJson, dumps, loads
 from turnkeep.wire.scan import scan_body
@@ -201,7 +202,7 @@ def _opened(around: Around, asked: Asked) -> Iterator[Episode]:
     budget = setup.max_policy_calls
     with Rollout.open(around.store, name, scope=setup.scope, max_policy_calls=budget, rerun=setup.resume) as rollout:
         claim(rollout, asked.kind, asked.row)
-        yield Episode(rollout, attempt_id(asked.row, known_as), recorded=len(rollout.calls))
+        yield Episode(rollout, attempt_id(asked.row, known_as), recorded=count_answered(rollout.calls))
 
 
 async def _run_in_time(around: Around, asked: Asked, run: Episode, resources: ResourcesClient) -> None:

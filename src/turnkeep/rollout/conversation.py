@@ -49,7 +49,7 @@ def conversation(rollout: RolloutView) -> Iterator[Said]:
 
 def whole_history(rollout: RolloutView, call: int | None = None) -> list[Entry]:
     """`RolloutView.history`; of an imported rollout the turns with what its row had before and between them."""
-    if rollout.calls:
+    if rollout.calls or call is not None:
         return rollout.history(call)
     return [
         rollout.turn(said.turn) if said.turn is not None else dict(said.item or {}) for said in conversation(rollout)

@@ -145,9 +145,12 @@ class Prepared(NamedTuple):
         return Referred(refs, keep(self.tail), texts)
 
 
-def rebuild_request(record: RequestRecord, turn: Callable[[int], Turn], piece: Callable[[str], bytes]) -> bytes:
-    """The body that was sent, byte for byte. Raises CorruptRecord where the references give another."""
-    texts = (piece(ref) if isinstance(ref, str) else turn_text(turn(ref), form) for form, ref in record.entries)
+def rebuild_request(record: RequestRecord, turn: Callable[[int, Form], bytes], piece: Callable[[str], bytes]) -> bytes:
+    """The body that was sent, byte for byte, from the texts of turns and pieces.
+
+    Raises CorruptRecord where the references give another.
+    """
+    texts = (piece(ref) if isinstance(ref, str) else turn(ref, form) for form, ref in record.entries)
     body = body_text(texts, piece(record.tail))
     if len(body) != record.length or sha256_hex(body) != record.sha256:
         raise CorruptRecord("the request cannot be rebuilt: its digest differs", field="request")

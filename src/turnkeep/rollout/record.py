@@ -162,6 +162,8 @@ class Rollout(RolloutView):
         `fault` is what was wrong with a response whose turn lives on without native items (contract 7.9).
         """
         with self._changing():
+            if call is not None:
+                self._call(call)
             number = len(self._documents)
             document, blobs, known = self._detach(turn, call)
             rows = [Row("turns", number, document)]

@@ -165,6 +165,12 @@ class Rerun:
         return True
 
 
+def count_answered(calls: Sequence[CallRecord]) -> int:
+    """How many of the calls a re-run is answered from; the others are sent again."""
+    again = _failed_at_the_end(calls)
+    return sum(not call.in_flight and call.number not in again for call in calls)
+
+
 def _failed_at_the_end(calls: Sequence[CallRecord]) -> frozenset[int]:
     """The calls that ended in transport failures which nothing but their like came after: they ended the run."""
     ended = itertools.takewhile(_is_transport_failure, reversed(calls))

@@ -8,11 +8,12 @@ from typing import Any
 from turnkeep.archive.arrays import read_turn, read_turn_document
 from turnkeep.archive.bodies import Bodies
 from turnkeep.archive.documents import read_document
-from turnkeep.errors import CorruptRecord, MissingTurn, TurnkeepError
+from turnkeep.errors import ConfigurationError, CorruptRecord, MissingTurn, TurnkeepError
 from turnkeep.history.gaps import Gap
-from turnkeep.history.projection import Entry
+from turnkeep.history.projection import Entry, Form
 from turnkeep.history.turn import Turn
-from turnkeep.rollout.evidence import CallRecord, history_of, read_call, rebuild_request
+from turnkeep.history.wire_cache import WireCache
+from turnkeep.rollout.evidence import CallRecord, history_of, read_call, rebuild_request, turn_text
 from turnkeep.rollout.origin import read_origin
 from turnkeep.rollout.state import read_state
 from turnkeep.store.base import Store
@@ -36,6 +37,7 @@ class RolloutView:
         self.id = rollout
         self._store = store
         self._bodies = Bodies(store.blob)
+        self._wire = WireCache(_AT_HAND // 2)
         self._at_hand = threading.Lock()
         self._load()
 
@@ -123,8 +125,7 @@ class RolloutView:
 
     def turn(self, number: int) -> Turn:
         """One turn by its number. Raises MissingTurn, CorruptRecord."""
-        if not 0 <= number < len(self._documents):
-            raise MissingTurn("the rollout has no such turn", rollout=self.id, turn=number)
+        self._check_turn(number)
         found = self._turns.get(number)
         if found is None:
             try:
@@ -135,6 +136,10 @@ class RolloutView:
             self._keep_at_hand(number, turn)
             return turn
         return found[0]
+
+    def _check_turn(self, number: int) -> None:
+        if not 0 <= number < len(self._documents):
+            raise MissingTurn("the rollout has no such turn", rollout=self.id, turn=number)
 
     def _keep_at_hand(self, number: int, turn: Turn) -> None:
         size = turn_size(turn)
@@ -155,18 +160,28 @@ class RolloutView:
         return self._numbers.get(turn.digest)
 
     def call_of_turn(self, number: int) -> int | None:
-        """The policy call that made a turn, or None."""
+        """The policy call that made a turn, or None. Raises MissingTurn."""
+        self._check_turn(number)
         call: int | None = self._documents[number]["call"]
         return call
 
     def request(self, call: int) -> bytes:
         """The body that a policy call sent, byte for byte. Raises CorruptRecord."""
         with self._named(call):
-            return rebuild_request(self._calls[call].request, self.turn, self._piece)
+            return rebuild_request(self._call(call).request, self._turn_text, self._piece)
+
+    def _turn_text(self, number: int, form: Form) -> bytes:
+        turn = self.turn(number)
+        return self._wire.text(turn, form, lambda: turn_text(turn, form))
+
+    def _call(self, number: int) -> CallRecord:
+        if not 0 <= number < len(self._calls):
+            raise ConfigurationError(f"the rollout has {len(self._calls)} policy calls", rollout=self.id, call=number)
+        return self._calls[number]
 
     def response(self, call: int) -> bytes | None:
         """The body that a policy call received, byte for byte, or None. Raises CorruptRecord."""
-        record = self._calls[call]
+        record = self._call(call)
         with self._named(call):
             if record.response is None or not record.body:
                 return None if record.response is None else self._piece(record.response)
@@ -178,7 +193,7 @@ class RolloutView:
     def attempt_bodies(self, call: int) -> list[bytes | None]:
         """What came back from each attempt of a call that failed, byte for byte."""
         with self._named(call):
-            return [None if a.body is None else self._piece(a.body) for a in self._calls[call].attempts]
+            return [None if a.body is None else self._piece(a.body) for a in self._call(call).attempts]
 
     def history(self, call: int | None = None) -> list[Entry]:
         """The history as of a policy call (the last by default), with the turn that it made, as entries to project.
@@ -186,9 +201,9 @@ class RolloutView:
         Turns come back as turns; what else stood in the request comes back as it was projected. Where there are no
         policy calls it is the turns alone; `conversation.whole_history` has what an importer kept beside them, too.
         """
-        if not self._calls:
+        if not self._calls and call is None:
             return list(self.turns)
-        record = self._calls[call if call is not None else -1]
+        record = self._call(call if call is not None else len(self._calls) - 1)
         with self._named(record.number):
             entries = list(history_of(record.request, self.turn, self._piece))
         return entries if record.turn is None else [*entries, self.turn(record.turn)]

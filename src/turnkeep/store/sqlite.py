@@ -487,5 +487,5 @@ def _clear_errors(path: Path) -> Iterator[None]:
         raise StoreError(f"{path}: {error}{why}") from error
     except (sqlite3.ProgrammingError, sqlite3.DataError, sqlite3.NotSupportedError) as error:
         raise StoreError(f"{path}: {error}") from error
-    except sqlite3.DatabaseError as error:
+    except (sqlite3.DatabaseError, UnicodeDecodeError) as error:  # the latter from names in a damaged schema
         raise CorruptRecord(f"{path} is damaged or no SQLite database: {error}") from error
