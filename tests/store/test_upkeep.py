@@ -101,6 +101,32 @@ with SqliteStore(path) as store, Rollout.open(store, "r-2") as rollout:
         assert store.delete(["r-1"], named_blobs).busy == ()
 
 
+def test_what_is_written_while_names_are_looked_up_stays(tmp_path: Path) -> None:
+    """Others may write while it is looked up what is named, and what they then name is not deleted; only the rows that
+    changed meanwhile are looked at while others wait (contract 9.2)."""
+    path = tmp_path / "a.db"
+    blob = {blob_digest(b"shared"): b"shared"}
+    name = next(iter(blob)).encode()
+    with SqliteStore(path) as store, SqliteStore(path) as other:
+        store.write("goes", b"{}").commit(b"{}", [Row("turns", 0, name)], blob)
+        store.write("stays", b"{}").commit(b"{}", [Row("turns", 0, b""), Row("turns", 1, b"")])
+        store.close()
+        writers = [other.write(rollout, b"{}") for rollout in ("stays", "new")]
+
+        asked = []
+
+        def named(row: Row) -> list[str]:
+            asked.append(row.document)
+            while writers:
+                writers.pop().commit(b"{}", [Row("turns", 1, name)], blob)
+            return [row.document.decode()] if row.document else []
+
+        with SqliteStore(path) as pruner:
+            assert pruner.delete(["goes"], named)[:2] == (("goes",), 0)
+            assert pruner.blob(name.decode()) == b"shared"
+        assert asked == [b"", b"", name, name]
+
+
 def test_deleting_is_all_or_nothing(tmp_path: Path) -> None:
     """Where a row that stays is damaged nobody knows what it names: nothing is deleted (contract 9.3)."""
     path = tmp_path / "a.db"

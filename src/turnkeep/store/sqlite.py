@@ -38,6 +38,7 @@ from turnkeep.store.base import (
     state_row,
 )
 from turnkeep.store.migrations import APPLICATION_ID, CODES, NEW, STATE_NUMBER, STEPS, VERSION
+from turnkeep.store.names import delete_unnamed, names_noted, note_names, note_rows
 from turnkeep.store.wal import LARGE, LogMover, file_at, log_size
 
 _PRAGMAS = (
@@ -229,7 +230,8 @@ class SqliteStore:
                 yield
             finally:
                 self._in_snapshot = False
-                self._roll_back()
+                if self._db.in_transaction:
+                    self._db.execute("COMMIT")  # what was noted meanwhile in tables of this connection stays
 
     def rollouts(self) -> list[str]:
         """The ids of all rollouts, in the order in which they began."""
@@ -340,42 +342,22 @@ class SqliteStore:
     def delete(self, rollouts: Iterable[str], named: Callable[[Row], Iterable[str]]) -> Deleted:
         """Delete rollouts whole, and every blob that no row left names: one transaction."""
         asked = list(dict.fromkeys(rollouts))
-        with ExitStack() as locked, self._transaction():
-            keys = {rollout: self._key(rollout) for rollout in asked}
-            gone = tuple(rollout for rollout in asked if self._lock_byte(keys[rollout]))
-            for rollout in gone:
-                locked.callback(locks.release, self.lock_path, keys[rollout])
-            for table, column in (("records", "rollout"), ("rollouts", "key")):
-                self._db.executemany(f"DELETE FROM {table} WHERE {column} = ?", ((keys[rollout],) for rollout in gone))
-            blobs, size = self._delete_blobs(named)
+        with self._reading(), names_noted(self._db), ExitStack() as locked:
+            with self.snapshot():
+                doomed = {self._key(rollout) for rollout in asked}
+                note_names(self._db, named, doomed)
+                note_rows(self._db, doomed)
+            with self._transaction():
+                keys = {rollout: self._key(rollout) for rollout in asked}
+                gone = tuple(rollout for rollout in asked if self._lock_byte(keys[rollout]))
+                for rollout in gone:
+                    locked.callback(locks.release, self.lock_path, keys[rollout])
+                gone_keys = [(keys[rollout],) for rollout in gone]
+                self._db.executemany("DELETE FROM records WHERE rollout = ?", gone_keys)
+                self._db.executemany("DELETE FROM rollouts WHERE key = ?", gone_keys)
+                note_names(self._db, named)
+                blobs, size = delete_unnamed(self._db)
         return Deleted(gone, blobs, size, tuple(rollout for rollout in asked if rollout not in gone))
-
-    def _delete_blobs(self, named: Callable[[Row], Iterable[str]]) -> tuple[int, int]:
-        """Delete the blobs that no row names; gives how many, and their bytes."""
-        self._db.execute("CREATE TEMP TABLE used (digest BLOB PRIMARY KEY) WITHOUT ROWID")  # goes in a rollback, too
-        for row in self._every_row():
-            used = ((bytes.fromhex(digest),) for digest in named(row))
-            self._db.executemany("INSERT OR IGNORE INTO used VALUES (?)", used)
-        unused = "digest NOT IN (SELECT digest FROM used)"
-        found: tuple[int, int]
-        found = self._db.execute(
-            f"SELECT count(*), coalesce(sum(length(data)), 0) FROM blobs WHERE {unused}"
-        ).fetchone()
-        self._db.execute(f"DELETE FROM blobs WHERE {unused}")
-        self._db.execute("DROP TABLE used")
-        return found
-
-    def _every_row(self) -> Iterator[Row]:
-        """The rows of all rollouts, checked. A row that belongs to none is damage."""
-        kinds = list(CODES)
-        query = (
-            "SELECT id, number, kind, document, records.digest FROM records LEFT JOIN rollouts ON rollout = key "
-            f"WHERE kind != {CODES['states']}"
-        )
-        for rollout, number, code, document, digest in self._db.execute(query):
-            if not isinstance(rollout, str) or code not in range(len(kinds)):
-                raise CorruptRecord(f"{self.path} is damaged: a row belongs to no rollout")
-            yield check_row(rollout, Row(kinds[code], number, document), digest)
 
     def compact(self) -> Compacted:
         """Write the file anew without what was deleted, and empty its log.
