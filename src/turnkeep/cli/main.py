@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from turnkeep.cli.options import AsJson, Store
-from turnkeep.cli.output import print_bytes, readable_errors
+from turnkeep.cli.output import print_bytes, readable_errors, running
 from turnkeep.cli.transfer_atif import export_atif, import_atif
 from turnkeep.cli.transfer_parquet import export_parquet
 from turnkeep.store.open import DEFAULT_URL
@@ -36,7 +36,7 @@ def _main(version: Annotated[bool, typer.Option("--version", help="Print the ver
     if version:
         from importlib.metadata import version as installed
 
-        print(f"turnkeep {installed('turnkeep')}")
+        print(f"turnkeep {installed('turnkeep')}", flush=True)
         raise typer.Exit
 
 
@@ -460,7 +460,8 @@ export_app.command("parquet")(export_parquet)
 
 def main() -> None:
     """Run the command."""
-    app()
+    with running():
+        app()
 
 
 if __name__ == "__main__":

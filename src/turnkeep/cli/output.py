@@ -1,6 +1,8 @@
 """What commands print: JSON for machines, tables for people, and errors as one readable paragraph."""
 
+import io
 import os
+import signal
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
@@ -23,6 +25,23 @@ EXIT_FAILED = 3
 """Anything else that went wrong."""
 EXIT_PIPE = 141
 """The reader of a pipe has had enough: no verdict, but what a shell says of a program that SIGPIPE ended."""
+EXIT_TERMINATED = 143
+"""SIGTERM came: what a shell says of a program that it ended."""
+
+
+@contextmanager
+def running() -> Iterator[None]:
+    """The process of a command: what its output cannot write is escaped, and SIGTERM ends it as Ctrl-C does."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(EXIT_TERMINATED))
+    try:
+        yield
+    except SystemExit as end:
+        if isinstance(end.__context__, BrokenPipeError):  # Typer leaves with 1, which says that something was found
+            sys.exit(EXIT_PIPE)
+        raise
 
 
 def print_json(value: Any) -> None:
