@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from turnkeep.check.doctor import check_stored, is_fit
 from turnkeep.check.finding import ERROR, NOTE, PROFILES, WARNING, Finding, Severity
 from turnkeep.cli.output import EXIT_FOUND, console, print_json, printable, watched
+from turnkeep.cli.several import is_gone
+from turnkeep.errors import UnknownRollout
 from turnkeep.store.open import open_store
 
 if TYPE_CHECKING:
@@ -38,10 +40,16 @@ def check_store(
     """Check the named rollouts, or all, and print what was found. Returns the exit code."""
     with open_store(url, create=False) as store:
         chosen = list(dict.fromkeys(names)) or store.rollouts()
-        found = {
-            name: check_stored(store, name, profile, vocabulary=vocabulary, experts=experts)
-            for name in watched(chosen, len(chosen), "checking", quiet=as_json)
-        }
+        found: dict[str, list[Finding]] = {}
+        for name in watched(chosen, len(chosen), "checking", quiet=as_json):
+            try:
+                findings = check_stored(store, name, profile, vocabulary=vocabulary, experts=experts)
+            except UnknownRollout:
+                if names or not is_gone(store, name):
+                    raise
+                continue
+            if names or is_fit(findings) or not is_gone(store, name):
+                found[name] = findings
     fit = all(map(is_fit, found.values()))
     if as_json:
         rollouts = [

@@ -6,6 +6,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from turnkeep.cli.output import console, print_bytes, print_json, printable, shorten
+from turnkeep.cli.several import is_gone
 from turnkeep.errors import TurnkeepError
 from turnkeep.history.projection import project
 from turnkeep.rollout.conversation import whole_history
@@ -25,6 +26,7 @@ def list_store(url: str, *, as_json: bool) -> None:
     """Print the rollouts of a store."""
     with open_store(url, create=False) as store:
         rows = [_summary_or_damage(store, name) for name in store.rollouts()]
+        rows = [row for row in rows if "error" not in row or not is_gone(store, row["rollout"])]
     if as_json:
         for row in rows:
             print_json(row)

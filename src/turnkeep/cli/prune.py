@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 from typing import NamedTuple
 
 from turnkeep.cli.output import console, print_json, printable
+from turnkeep.cli.several import without_deleted
 from turnkeep.errors import ConfigurationError
 from turnkeep.rollout.references import named_blobs
 from turnkeep.rollout.state import read_state
@@ -33,12 +34,19 @@ def read_choice(before: str | None, keep: int | None) -> Choice:
 
 
 def choose(store: Store, choice: Choice) -> list[str]:
-    """The rollouts to delete, the oldest first. Raises CorruptRecord where one does not say when it began."""
-    begun = {rollout: datetime.fromisoformat(read_state(store.state(rollout)).begun) for rollout in store.rollouts()}
-    oldest = sorted(begun, key=lambda rollout: begun[rollout])
-    if choice.before is not None:
-        return [rollout for rollout in oldest if begun[rollout] < choice.before]
-    return oldest[: max(0, len(oldest) - (choice.keep or 0))]
+    """The rollouts to delete, in the order in which they began, which the store knows whatever its clocks said.
+
+    Raises CorruptRecord where it is to be told by date, and one does not say when it began.
+    """
+    rollouts, before = store.rollouts(), choice.before
+    if before is None:
+        return rollouts[: max(0, len(rollouts) - (choice.keep or 0))]
+
+    def began_before(names: list[str]) -> list[str]:
+        begun = {name: datetime.fromisoformat(read_state(store.state(name)).begun) for name in names}
+        return [name for name in names if begun[name] < before]
+
+    return without_deleted(began_before, rollouts, store, every=True)
 
 
 def prune_store(url: str, choice: Choice, *, dry_run: bool, yes: bool, as_json: bool) -> None:
@@ -50,7 +58,7 @@ def prune_store(url: str, choice: Choice, *, dry_run: bool, yes: bool, as_json: 
             return
         if chosen and not yes:
             _confirm(chosen, as_json=as_json)
-        deleted = store.delete(chosen, named_blobs)
+        deleted = without_deleted(lambda names: store.delete(names, named_blobs), chosen, store, every=True)
     if as_json:
         print_json(deleted._asdict())
     else:

@@ -4,11 +4,11 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from turnkeep.cli.output import EXIT_FOUND, console, file_to_write, print_json, printable, progress, replacing, watched
-from turnkeep.cli.transfer_atif import chosen
-from turnkeep.errors import ArchiveError, ConfigurationError, MalformedItem
+from turnkeep.cli.several import chosen, is_gone
+from turnkeep.errors import ArchiveError, ConfigurationError, MalformedItem, UnknownRollout
 from turnkeep.export.gym_import import Result, import_gym
 from turnkeep.export.gym_jsonl import Remark, Written, export_gym
 from turnkeep.export.gym_rows import OnMalformed
@@ -17,6 +17,8 @@ from turnkeep.store.open import open_store
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+    from turnkeep.store.base import Store
 
 _SHOWN = 20
 """Reasons that are shown one by one; --json has them all."""
@@ -148,13 +150,28 @@ def export_gym_file(rollouts: Sequence[str], url: str, target: Path, *, every: b
     with open_store(url, create=False) as store:
         names = chosen(rollouts, store, every=every)
         with replacing(place) as file:
-            written = [*watched(export_gym(store, names, file), len(names), "exporting", quiet=as_json)]
+            rows = (row for name in names for row in _export_row(store, name, file, every=every))
+            written = [*watched(rows, len(names), "exporting", quiet=as_json)]
     unsaid = [each for each in written if each.error is not None or each.remarks]
     if as_json:
         print_json({"file": str(target), "rollouts": [_written_json(each) for each in written]})
     else:
         _print_written(target, written)
     return EXIT_FOUND if unsaid else 0
+
+
+def _export_row(store: "Store", name: str, file: BinaryIO, *, every: bool) -> list[Written]:
+    """Write a rollout's row; nothing where all were asked for and it has been deleted."""
+    begun = file.tell()
+    try:
+        written = [*export_gym(store, [name], file)]
+    except UnknownRollout:
+        if not (every and is_gone(store, name)):
+            raise
+        file.seek(begun)
+        file.truncate()
+        return []
+    return [each for each in written if not (every and each.error is not None and is_gone(store, name))]
 
 
 def _written_json(each: Written) -> dict[str, Any]:

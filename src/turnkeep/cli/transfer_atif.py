@@ -10,6 +10,7 @@ import typer
 
 from turnkeep.cli.options import AsJson, Store
 from turnkeep.cli.output import EXIT_FOUND, console, print_json, printable, readable_errors, watched
+from turnkeep.cli.several import chosen, is_gone, without_deleted
 from turnkeep.errors import ConfigurationError
 from turnkeep.export.staging import check_target
 from turnkeep.store.open import DEFAULT_URL, open_store
@@ -17,7 +18,6 @@ from turnkeep.store.open import DEFAULT_URL, open_store
 if TYPE_CHECKING:
     from turnkeep.check.finding import Finding
     from turnkeep.export.atif import Examined, Written
-    from turnkeep.store.base import Store as RolloutStore
 
 _SHOWN = 20
 """Reasons that are shown one by one; --json has them all."""
@@ -51,29 +51,26 @@ def _export(rollouts: Sequence[str], url: str, target: Path, *, every: bool, len
     check_target(target)
     load_models()
     with open_store(url, create=False) as store:
-        names = chosen(rollouts, store, every=every)
-        examined = list(watched(examine(store, names), len(names), "examining", quiet=as_json))
-        refused = [each for each in examined if (each.obstacles if lenient else each.reasons)]
-        written: list[Written] = []
-        if not refused:
-            written += watched(export_atif(store, examined, target), len(names), "exporting", quiet=as_json)
+
+        def work(names: list[str]) -> "tuple[list[Examined], list[Written]]":
+            examined = [
+                each
+                for each in watched(examine(store, names), len(names), "examining", quiet=as_json)
+                if not (every and each.reasons and is_gone(store, each.rollout))
+            ]
+            if any(each.obstacles if lenient else each.reasons for each in examined):
+                return examined, []
+            return examined, [*watched(export_atif(store, examined, target), len(names), "exporting", quiet=as_json)]
+
+        examined, written = without_deleted(work, chosen(rollouts, store, every=every), store, every=every)
+    refused = [each for each in examined if (each.obstacles if lenient else each.reasons)]
     if as_json:
         print_json({"folder": str(target), "refused": _refused_json(refused), "documents": _written_json(written)})
     elif refused:
-        _print_refused(refused, len(names), lenient=lenient)
+        _print_refused(refused, len(examined), lenient=lenient)
     else:
         _print_written(target, written)
     return EXIT_FOUND if refused else 0
-
-
-def chosen(rollouts: Sequence[str], store: "RolloutStore", *, every: bool) -> list[str]:
-    """The rollouts to export. Raises ConfigurationError where it is not said which, UnknownRollout."""
-    if every == bool(rollouts):
-        raise ConfigurationError("say which rollouts, or --all", field="ROLLOUT")
-    there = store.rollouts()
-    for name in set(rollouts).difference(there):
-        store.state(name)  # raises UnknownRollout
-    return there if every else list(dict.fromkeys(rollouts))
 
 
 def _reason_json(reason: "Finding") -> dict[str, Any]:

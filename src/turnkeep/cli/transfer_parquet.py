@@ -9,7 +9,7 @@ import typer
 
 from turnkeep.cli.options import AsJson, Store
 from turnkeep.cli.output import EXIT_FOUND, console, print_json, printable, readable_errors, watched
-from turnkeep.cli.transfer_atif import chosen
+from turnkeep.cli.several import chosen, is_gone, without_deleted
 from turnkeep.export.staging import check_target
 from turnkeep.store.open import DEFAULT_URL, open_store
 
@@ -36,13 +36,20 @@ def export_parquet(
 
 
 def _export(rollouts: Sequence[str], url: str, target: Path, *, every: bool, as_json: bool) -> int:
-    from turnkeep.export.parquet import FILE, arrow_schema, export_parquet
+    from turnkeep.export.parquet import FILE, Written, arrow_schema, export_parquet
 
     check_target(target)
     arrow_schema()  # raises where pyarrow is missing
     with open_store(url, create=False) as store:
-        names = chosen(rollouts, store, every=every)
-        written = [*watched(export_parquet(store, names, target), len(names), "exporting", quiet=as_json)]
+
+        def work(names: list[str]) -> list[Written]:
+            return [
+                each
+                for each in watched(export_parquet(store, names, target), len(names), "exporting", quiet=as_json)
+                if not (every and each.error is not None and is_gone(store, each.rollout))
+            ]
+
+        written = without_deleted(work, chosen(rollouts, store, every=every), store, every=every)
     path = target / FILE
     size = path.stat().st_size
     turns = sum(each.turns for each in written)

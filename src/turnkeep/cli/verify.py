@@ -4,6 +4,7 @@ from dataclasses import asdict
 from typing import Any
 
 from turnkeep.cli.output import EXIT_FOUND, console, print_json, printable, watched
+from turnkeep.cli.several import is_gone
 from turnkeep.errors import TurnkeepError, UnknownRollout
 from turnkeep.rollout.verify import Finding, corrupt, verify_rollout
 from turnkeep.rollout.view import RolloutView
@@ -34,13 +35,14 @@ def verify_store(url: str, rollout: str | None, *, as_json: bool) -> int:
 
 def _verify(store: Store, name: str) -> tuple[dict[str, int], list[Finding]] | None:
     """What there is and what is wrong with it; None where there is no such rollout (any more)."""
+    counts, findings = {"turns": 0, "calls": 0}, list[Finding]()
     try:
         view = RolloutView(store, name)
+        counts = {"turns": view.turn_count, "calls": len(view.calls)}
+        findings += verify_rollout(view)
     except TurnkeepError as error:
-        if isinstance(error, UnknownRollout) and name not in store.rollouts():
-            return None
-        return {"turns": 0, "calls": 0}, [corrupt(error)]
-    return {"turns": view.turn_count, "calls": len(view.calls)}, list(verify_rollout(view))
+        findings.append(corrupt(error))
+    return None if findings and is_gone(store, name) else (counts, findings)
 
 
 def _print_table(results: dict[str, tuple[dict[str, int], list[Finding]]], damage: list[str]) -> None:
