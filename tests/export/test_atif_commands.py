@@ -46,7 +46,10 @@ def test_a_rollout_goes_out_and_comes_back() -> None:
     assert "out: 1 document and manifest.jsonl" in said
     assert "good.json: 2 turns" in turnkeep("import", "atif", "out", "--store", "b.db").stdout
     assert "already there" in turnkeep("import", "atif", "out/good.json", "--store", "b.db").stdout
-    assert "exact" in turnkeep("verify", "--store", "b.db").stdout
+    assert "whole, no evidence" in turnkeep("verify", "--store", "b.db").stdout
+    (verified,) = asked("verify", "--store", "b.db")["rollouts"]
+    assert (verified["turns"], verified["calls"], verified["turns_without_evidence"]) == (2, 0, 2)
+    assert "exact" in turnkeep("verify", "good", "--store", "a.db").stdout
     with open_store("a.db") as one, open_store("b.db") as other:
         views = [RolloutView(store, "good") for store in (one, other)]
         assert [turn.digest for turn in views[0].turns] == [turn.digest for turn in views[1].turns]
@@ -152,7 +155,7 @@ def test_a_missing_extra_is_named(form: str, package: str) -> None:
     command = [sys.executable, "-c", code, "export", form, "good", "--store", "a.db", "--out", "out"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 2
-    assert done.stderr.endswith(f"pip install turnkeep[{form}]\n")
+    assert done.stderr.endswith(f"pip install 'turnkeep[{form}]'\n")
     assert done.stderr.count("\n") == 1
     assert not Path("out").exists()
 

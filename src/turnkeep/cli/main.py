@@ -193,6 +193,8 @@ def verify(
 ) -> None:
     """Check digests, agreement, and that every turn is exactly what its evidence holds. Exit code 1 where not.
 
+    What was imported has no evidence, and is whole where its digests hold.
+
     Example: `turnkeep verify --store rollouts.db`
     """
     from turnkeep.cli.verify import verify_store

@@ -35,10 +35,11 @@ def verify_store(url: str, rollout: str | None, *, as_json: bool) -> int:
 
 def _verify(store: Store, name: str) -> tuple[dict[str, int], list[Finding]] | None:
     """What there is and what is wrong with it; None where there is no such rollout (any more)."""
-    counts, findings = {"turns": 0, "calls": 0}, list[Finding]()
+    counts, findings = {"turns": 0, "calls": 0, "turns_without_evidence": 0}, list[Finding]()
     try:
         view = RolloutView(store, name)
-        counts = {"turns": view.turn_count, "calls": len(view.calls)}
+        without = sum(view.call_of_turn(number) is None for number in range(view.turn_count))
+        counts = {"turns": view.turn_count, "calls": len(view.calls), "turns_without_evidence": without}
         findings += verify_rollout(view)
     except TurnkeepError as error:
         findings.append(corrupt(error))
@@ -52,7 +53,7 @@ def _print_table(results: dict[str, tuple[dict[str, int], list[Finding]]], damag
     out = console()
     table = Table("rollout", "turns", "calls", "verdict", box=None, pad_edge=False, header_style="bold")
     for name, (counts, findings) in results.items():
-        verdict = f"[red]{len(findings)} found[/]" if findings else "[green]exact[/]"
+        verdict = f"[red]{len(findings)} found[/]" if findings else _sound(counts)
         table.add_row(escape(printable(name)), str(counts["turns"]), str(counts["calls"]), verdict)
     out.print(table)
     for name, (_, findings) in results.items():
@@ -61,6 +62,14 @@ def _print_table(results: dict[str, tuple[dict[str, int], list[Finding]]], damag
             out.print(f"[red]{finding.rule}[/] {escape(printable(name))} {where}: {escape(printable(finding.message))}")
     for line in damage:
         out.print(f"[red]damaged file[/]: {escape(line)}")
+
+
+def _sound(counts: dict[str, int]) -> str:
+    """The verdict on a rollout in which nothing was found: how much of it there was evidence to hold it against."""
+    without = counts["turns_without_evidence"]
+    if not counts["calls"]:
+        return "[green]whole, no evidence[/]"
+    return f"[green]whole, no evidence of {without} turns[/]" if without else "[green]exact[/]"
 
 
 def _places(finding: Finding) -> dict[str, Any]:

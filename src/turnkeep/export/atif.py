@@ -101,7 +101,7 @@ def load_models() -> Any:
     try:
         import atif
     except ImportError:
-        message = "ATIF export holds each document against the models of the atif package: pip install turnkeep[atif]"
+        message = "ATIF export holds each document against the models of the atif package: pip install 'turnkeep[atif]'"
         raise ConfigurationError(message) from None
     return atif
 

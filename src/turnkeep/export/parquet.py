@@ -84,7 +84,7 @@ def arrow_schema() -> Any:
     try:
         import pyarrow as pa
     except ImportError:
-        message = "Parquet export needs pyarrow: pip install turnkeep[parquet]"
+        message = "Parquet export needs pyarrow: pip install 'turnkeep[parquet]'"
         raise ConfigurationError(message) from None
     text, long = pa.string(), pa.large_string()
     call = pa.struct([("id", text), ("name", text), ("arguments", long)])
