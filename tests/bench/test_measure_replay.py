@@ -55,6 +55,12 @@ def test_the_seed_s_arguments_are_the_defaults() -> None:
     assert make_parser().parse_args(printed.split()) == make_parser().parse_args([])
 
 
+def test_a_folder_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    """One line says so, with exit code 2: nothing was measured, so nothing was found not to be preserved."""
+    done = run("--folder", str(tmp_path / "none"))
+    assert (done.returncode, "there is no folder" in done.stderr.splitlines()[-1]) == (2, True)
+
+
 @pytest.mark.parametrize("form", ["packed", "json"])
 @pytest.mark.parametrize("workload", ["seed", "growing", "dense"])
 def test_every_field_is_reported_as_preserved(form: str, workload: str) -> None:

@@ -548,12 +548,13 @@ def test_the_command_migrates_without_importing_nooa(tmp_path: Path) -> None:
     exit_code, said, _ = run("--to", "reference", "--json")
     told = json.loads(said)
     assert (exit_code, told["converted"], told["added"], told["backup"]) == (0, 4, 4, f"{path}.bak")
-    assert run("--to", "archive")[0] == 2
+    exit_code, _, told_wrong = run("--to", "archive")
+    assert (exit_code, "--no-backup" in told_wrong) == (2, True)
     exit_code, said, _ = run("--to", "archive", "--no-backup")
     assert exit_code == 0
     assert "moved 4 of 4 turns into the events" in " ".join(said.split())
     assert "nothing to do" in " ".join(run("--to", "archive", "--no-backup")[1].split())
     path.unlink()
     exit_code, _, told_wrong = run("--to", "archive", "--json", "--no-backup")
-    assert exit_code == 3
-    assert json.loads(told_wrong.splitlines()[0])["error"]["type"] == "StoreError"
+    assert exit_code == 2
+    assert json.loads(told_wrong.splitlines()[0])["error"]["type"] == "ConfigurationError"

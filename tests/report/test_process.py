@@ -50,15 +50,7 @@ def test_help_into_a_closed_pipe_ends_as_sigpipe_would(arguments: tuple[str, ...
     assert (done.returncode, done.stderr) == (141, b"")
 
 
-TERMINATED = """
-import os, signal, sys
-from turnkeep.cli.main import main
-os.fsync = lambda _: os.kill(os.getpid(), signal.SIGTERM)
-main()
-"""
-
-
-@pytest.mark.parametrize(
+WRITERS = pytest.mark.parametrize(
     "arguments",
     [
         ("export", "gym", "--all", "--out", "out"),
@@ -68,12 +60,30 @@ main()
     ],
     ids=" ".join,
 )
+"""Commands that write a file or a folder."""
+
+
+def written_until(folder: Path, happens: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """A command in a folder with a store, to which something happens when what it wrote is to become durable."""
+    with open_store(folder / "rollouts.db") as store:
+        made_rollouts.long(store, "plain", turns=2)
+    before = set(folder.iterdir())
+    program = f"import os, signal\ndef fsync(_): {happens}\nos.fsync = fsync\n"
+    command = [sys.executable, "-c", f"{program}from turnkeep.cli.main import main\nmain()", *arguments]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60)
+    assert set(folder.iterdir()) == before
+    return done
+
+
+@WRITERS
 def test_a_command_that_is_terminated_leaves_nothing_behind(tmp_path: Path, arguments: tuple[str, ...]) -> None:
     """SIGTERM while a file is written ends the command with 143, and neither the file nor a part of it is there."""
-    with open_store(tmp_path / "rollouts.db") as store:
-        made_rollouts.long(store, "plain", turns=2)
-    before = set(tmp_path.iterdir())
-    command = [sys.executable, "-c", TERMINATED, *arguments]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    done = written_until(tmp_path, "os.kill(os.getpid(), signal.SIGTERM)", *arguments)
     assert (done.returncode, done.stderr) == (128 + signal.SIGTERM, "")
-    assert set(tmp_path.iterdir()) == before
+
+
+@WRITERS
+def test_a_full_disk_is_told_with_the_file(tmp_path: Path, arguments: tuple[str, ...]) -> None:
+    """Where nothing more can be written, the error names what was to be."""
+    done = written_until(tmp_path, "raise OSError(28, os.strerror(28))", *arguments)
+    assert (done.returncode, done.stderr) == (3, "turnkeep: [Errno 28] No space left on device: 'out'\n")

@@ -13,6 +13,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 from .checks import NotPreserved
@@ -38,7 +39,9 @@ def make_parser() -> argparse.ArgumentParser:
         "--full", action="store_true", help="also HTTP, commits, a NOOA agent, rollouts at once, memory"
     )
     parser.add_argument("--no-agent", action="store_true", help="leave NOOA out of --full: importing it takes seconds")
-    parser.add_argument("--folder", help="where files are written; on a real disk (default: the system's for such)")
+    parser.add_argument(
+        "--folder", type=_folder, help="where files are written; on a real disk (default: the system's for such)"
+    )
     parser.add_argument("--json", action="store_true", help="one JSON object instead of tables")
     return parser
 
@@ -47,6 +50,12 @@ def _positive(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is no whole number above 0")
     return int(text)
+
+
+def _folder(text: str) -> str:
+    if not Path(text).is_dir():
+        raise argparse.ArgumentTypeError(f"there is no folder {text!r}")
+    return text
 
 
 def measure(bodies: Sequence[bytes], form: Form, repeats: int, tell: Tell) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from turnkeep.cli.output import console, print_json, watched
+from turnkeep.cli.output import console, file_to_read, print_json, watched
 
 if TYPE_CHECKING:
     from turnkeep.nooa.migrate import Migrated, To
@@ -18,7 +18,7 @@ def migrate_nooa(
     from turnkeep.nooa.migrate import migrate
 
     done = migrate(
-        path,
+        file_to_read(path),
         to,
         store,
         rollout=rollout,

@@ -124,6 +124,24 @@ def file_to_write(target: Path, url: str, *, force: bool) -> Path:
     return place
 
 
+def file_to_read(path: Path) -> Path:
+    """The file at `path`. Raises ConfigurationError where there is none."""
+    if not path.is_file():
+        why = f"{path} is a folder: name its files" if path.is_dir() else f"there is no file {path}"
+        raise ConfigurationError(why, field="FILE")
+    return path
+
+
+@contextmanager
+def writing(target: Path) -> Iterator[None]:
+    """Has an error of the system that names no file, such as that the disk is full, name `target`."""
+    try:
+        yield
+    except OSError as error:
+        error.filename = error.filename or str(target)
+        raise
+
+
 @contextmanager
 def replacing(target: Path) -> Iterator[BinaryIO]:
     """A file beside `target` that takes its place, whole and durable, where nothing went wrong. Raises OSError."""

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from turnkeep.cli.output import console, file_to_write, print_json, printable, progress, replacing
+from turnkeep.cli.output import console, file_to_write, print_json, printable, progress, replacing, writing
 from turnkeep.errors import ConfigurationError
 from turnkeep.rollout.view import RolloutView
 from turnkeep.store.open import open_store
@@ -25,7 +25,7 @@ def write_report(url: str, rollout: str, target: Path, *, force: bool, as_json: 
         with progress(view.turn_count, "reading turns", quiet=as_json) as advance:
             content = gather(view, lambda: advance(1))
         text = render_page(content).encode()
-    with replacing(place) as file:
+    with writing(target), replacing(place) as file:
         file.write(text)
     if as_json:
         print_json({"file": str(target), "bytes": len(text), **_told(content)})

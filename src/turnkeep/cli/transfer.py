@@ -6,7 +6,18 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from turnkeep.cli.output import EXIT_FOUND, console, file_to_write, print_json, printable, progress, replacing, watched
+from turnkeep.cli.output import (
+    EXIT_FOUND,
+    console,
+    file_to_read,
+    file_to_write,
+    print_json,
+    printable,
+    progress,
+    replacing,
+    watched,
+    writing,
+)
 from turnkeep.cli.several import chosen, is_gone
 from turnkeep.errors import ArchiveError, ConfigurationError, MalformedItem, UnknownRollout
 from turnkeep.export.gym_import import Result, import_gym
@@ -31,8 +42,7 @@ def import_gym_files(
     if name is not None and len(paths) > 1:
         raise ConfigurationError("--name is for one file: the rows of several would get the same ids", field="name")
     for path in paths:
-        if not path.is_file():
-            raise ConfigurationError(_no_file(path), field="FILE")
+        file_to_read(path)
     reports: list[tuple[Path, Counter[str], list[Result]]] = []
     total = sum(path.stat().st_size for path in paths)
     with open_store(url) as store, progress(total, "importing", quiet=as_json) as advance:
@@ -116,16 +126,11 @@ def _print_some(out: "Console", word: str, lines: list[str]) -> None:
         out.print(f"and {len(lines) - _SHOWN} more; --json lists them all")
 
 
-def _no_file(path: Path) -> str:
-    return f"{path} is a folder: name its files" if path.is_dir() else f"there is no file {path}"
-
-
 def import_nooa_file(path: Path, url: str, scope: str, revision: str, rollout: str | None, *, as_json: bool) -> int:
     """Import NOOA's compact archives and print what was made of them. Returns the exit code."""
     from rich.markup import escape
 
-    if not path.is_file():
-        raise ConfigurationError(_no_file(path), field="FILE")
+    file_to_read(path)
     try:
         with open_store(url) as store:
             done = import_nooa(path, store, scope=scope, revision=revision, rollout=rollout)
@@ -149,7 +154,7 @@ def export_gym_file(rollouts: Sequence[str], url: str, target: Path, *, every: b
     place = file_to_write(target, url, force=force)
     with open_store(url, create=False) as store:
         names = chosen(rollouts, store, every=every)
-        with replacing(place) as file:
+        with writing(target), replacing(place) as file:
             rows = (row for name in names for row in _export_row(store, name, file, every=every))
             written = [*watched(rows, len(names), "exporting", quiet=as_json)]
     unsaid = [each for each in written if each.error is not None or each.remarks]

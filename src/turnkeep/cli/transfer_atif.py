@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from turnkeep.cli.options import AsJson, Store
-from turnkeep.cli.output import EXIT_FOUND, console, print_json, printable, readable_errors, watched
+from turnkeep.cli.output import EXIT_FOUND, console, print_json, printable, readable_errors, watched, writing
 from turnkeep.cli.several import chosen, is_gone, without_deleted
 from turnkeep.errors import ConfigurationError
 from turnkeep.export.staging import check_target
@@ -50,7 +50,7 @@ def _export(rollouts: Sequence[str], url: str, target: Path, *, every: bool, len
 
     check_target(target)
     load_models()
-    with open_store(url, create=False) as store:
+    with writing(target), open_store(url, create=False) as store:
 
         def work(names: list[str]) -> "tuple[list[Examined], list[Written]]":
             examined = [

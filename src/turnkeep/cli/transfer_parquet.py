@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from turnkeep.cli.options import AsJson, Store
-from turnkeep.cli.output import EXIT_FOUND, console, print_json, printable, readable_errors, watched
+from turnkeep.cli.output import EXIT_FOUND, console, print_json, printable, readable_errors, watched, writing
 from turnkeep.cli.several import chosen, is_gone, without_deleted
 from turnkeep.export.staging import check_target
 from turnkeep.store.open import DEFAULT_URL, open_store
@@ -40,7 +40,7 @@ def _export(rollouts: Sequence[str], url: str, target: Path, *, every: bool, as_
 
     check_target(target)
     arrow_schema()  # raises where pyarrow is missing
-    with open_store(url, create=False) as store:
+    with writing(target), open_store(url, create=False) as store:
 
         def work(names: list[str]) -> list[Written]:
             return [

@@ -80,7 +80,7 @@ def migrate(
         raise ConfigurationError("a store in memory is gone at the end: give a file")
     backup = path.resolve().with_name(path.resolve().name + ".bak") if keep_backup else None
     if backup is not None and backup.exists() and not is_unfinished(path, backup):
-        raise ConfigurationError(f"{backup} is there from before: move it away, or keep no backup")
+        raise ConfigurationError(f"{backup} is there from before: move it away, or keep none (--no-backup)")
     create = to == "reference" and not dry_run
     url = "memory:" if dry_run and to == "reference" and _is_new(store) else store
     with open_events(path) as file:
