@@ -143,12 +143,12 @@ def _part_text(part: "Part") -> dict[str, str]:
 def sparkline(log_probs: Sequence[float], width: int = 20) -> str:
     """Log probs in nats as a line of at most `width` bars: the taller, the less likely the least likely token of a bar.
 
-    The lowest bar is probability 1, the highest 1 in 22,000 (10 nats) or less, by the square root in between.
+    The lowest bar begins at probability 1, the highest at 1 in 22,000 (10 nats), by the square root in between.
     """
     count = min(width, len(log_probs))
     ends = [len(log_probs) * bar // count for bar in range(count + 1)] if count else [0]
     least = (min(log_probs[start:end]) for start, end in pairwise(ends))
-    return "".join(_BARS[round(math.sqrt(min(1.0, max(0.0, -each / 10))) * (len(_BARS) - 1))] for each in least)
+    return "".join(_BARS[int(math.sqrt(min(1.0, max(0.0, -each / 10))) * (len(_BARS) - 1))] for each in least)
 
 
 def _print_rollout(
@@ -171,7 +171,7 @@ def _print_rollout(
     for turn in turns:
         _print_turn(turn)
     if any(turn.get("log_probs") for turn in turns):
-        out.print("[dim]a bar shows the least likely of its tokens: ▁ certain, █ 1 in 22,000 or less[/]")
+        out.print("[dim]a bar shows the least likely of its tokens: ▁ from probability 1, █ 1 in 22,000 or less[/]")
     out.print()
     for call in calls:
         what = "in flight" if call["in_flight"] else (call["failure"] or {}).get("message") or "answered, no turn"
