@@ -4,6 +4,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 
 import pytest
@@ -224,3 +225,13 @@ def test_an_unknown_argument_is_refused(machine: Machine) -> None:
 def test_scripts_can_be_run(name: str) -> None:
     """Make calls scripts by name, so they are executable."""
     assert os.access(ROOT / name, os.X_OK)
+
+
+def test_what_is_published_can_be_set_up(tmp_path: Path) -> None:
+    """The source distribution has every file that the Makefile and the scripts go by, and they are executable there."""
+    command = [sys.executable, "-m", "hatchling", "build", "-t", "sdist", "-d", str(tmp_path)]
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True, timeout=120)
+    with tarfile.open(next(tmp_path.glob("*.tar.gz"))) as archive:
+        modes = {member.name.partition("/")[2]: member.mode for member in archive}
+    assert {"Makefile", "pyproject.toml", "uv.lock", "scripts/gym07.txt"} <= set(modes)
+    assert all(modes[name] & 0o100 for name in ("scripts/setup", "scripts/test-gym", ".ci/run"))
