@@ -1,6 +1,7 @@
 """A NOOA storage goes to references and back: exactly, all or nothing, checked before it replaces anything (9.1)."""
 
 import json
+import shlex
 import shutil
 import signal
 import sqlite3
@@ -558,3 +559,17 @@ def test_the_command_migrates_without_importing_nooa(tmp_path: Path) -> None:
     exit_code, _, told_wrong = run("--to", "archive", "--json", "--no-backup")
     assert exit_code == 2
     assert json.loads(told_wrong.splitlines()[0])["error"]["type"] == "ConfigurationError"
+
+
+def test_the_commands_of_the_page_work_one_after_the_other(tmp_path: Path) -> None:
+    """What docs/references.md prints takes a storage there and back."""
+    page = (Path(__file__).resolve().parents[2] / "docs" / "references.md").read_text(encoding="utf-8")
+    commands = [line for line in page.splitlines() if line.startswith("turnkeep migrate nooa nooa.db")]
+    kept = rows(golden(tmp_path))
+    for line in commands:
+        words = shlex.split(line, comments=True)[1:]
+        command = [sys.executable, "-m", "turnkeep.cli.main", *words]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60)
+        assert (done.returncode, done.stderr) == (0, "")
+    assert len(commands) == 2
+    assert rows(tmp_path / "nooa.db.bak") == kept
