@@ -8,7 +8,6 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
@@ -119,10 +118,7 @@ def test_a_replay_as_written_has_the_log_probs(kept: Path) -> None:
 @pytest.mark.nooa
 def test_the_agent_runs_and_runs_again_from_the_evidence(tmp_path: Path) -> None:
     """README's agent gives its result, and the same program again gives it without a single request."""
-    steps: list[Any] = [
-        [{"call": "execute_python", "arguments": {"code": "print(await self.order_map('Oslo'))"}}],
-        [{"call": "return_result", "arguments": {"result": 2}}],
-    ]
+    steps = json.loads(blocks(README, "json")[0])["steps"]
     program = blocks(README, "python")[1]
     assert program.count("http://127.0.0.1:8000") == 1
     with running_policy(script=make_script(steps)) as url:
