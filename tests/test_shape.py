@@ -29,6 +29,7 @@ BELOW = {
     "gym": ("errors", "wire", "history", "archive", "store", "rollout", "nooa"),
     "cli": ("errors", "wire", "history", "archive", "store", "rollout", "export", "check", "report", "serve", "nooa"),
     "turnkeep": ("errors", "wire", "history", "archive", "store", "rollout", "check", "export"),
+    "__main__": ("cli",),
 }
 """What each package may import of the others, the lowest first; `turnkeep` is the public `__init__`."""
 

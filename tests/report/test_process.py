@@ -40,6 +40,13 @@ def test_what_a_terminal_cannot_write_is_escaped(folder: Path, arguments: tuple[
     assert len(plain.stdout.splitlines()) >= len(utf8.stdout.splitlines())
 
 
+def test_the_command_is_there_without_its_script(folder: Path) -> None:
+    """`python -m turnkeep` is `turnkeep`."""
+    command = [sys.executable, "-m", "turnkeep", "ls"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, "hostile" in done.stdout) == (0, True)
+
+
 @pytest.mark.parametrize("arguments", [("--help",), ("show", "--help"), (), ("export",), ("--version",)])
 def test_help_into_a_closed_pipe_ends_as_sigpipe_would(arguments: tuple[str, ...]) -> None:
     """Help that nobody reads to its end is no finding: 141, without a word."""
