@@ -88,15 +88,6 @@ def test_nothing_of_a_hostile_rollout_runs_and_nothing_is_asked_for(browser: "Br
     assert told == made_rollouts.HOSTILE[0]
 
 
-@pytest.mark.parametrize("name", ["surv", "host", "long"])
-@pytest.mark.parametrize("width", [320, 457, 800])
-def test_a_narrow_page_has_nothing_beside_it(browser: "Browser", pages: Path, name: str, width: int) -> None:
-    """The page is as wide as the window: nothing is reached by scrolling sideways."""
-    page = open_page(browser, pages / f"{name}.html").page
-    page.set_viewport_size({"width": width, "height": 800})
-    assert page.evaluate("document.documentElement.scrollWidth") == width
-
-
 def test_a_script_that_got_into_the_page_would_not_run(browser: "Browser", pages: Path, tmp_path: Path) -> None:
     """The policy stands behind the escaping: a script, a handler and an image put into the file by hand do nothing."""
     page = (pages / "surv.html").read_text(encoding="utf-8")
@@ -223,3 +214,13 @@ def test_a_long_page_draws_what_is_looked_at(browser: "Browser", pages: Path, sc
     )
     assert painted
     assert opened.complaints == []
+
+
+@pytest.mark.parametrize("name", ["surv", "host", "long"])
+def test_a_narrow_page_has_nothing_beside_it(browser: "Browser", pages: Path, name: str) -> None:
+    """The page is as wide as the window: nothing is reached by scrolling sideways."""
+    page = open_page(browser, pages / f"{name}.html").page
+    for width in (320, 457, 800):
+        page.set_viewport_size({"width": width, "height": 800})
+        assert page.evaluate("document.documentElement.scrollWidth") == width
+    page.close()
