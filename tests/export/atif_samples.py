@@ -126,9 +126,12 @@ def back(path: Path) -> tuple[RolloutView, Imported]:
     return RolloutView(store, told.rollout), told
 
 
-def said(view: RolloutView) -> list[tuple[str, int | None, bytes]]:
-    """The conversation of a rollout, comparable."""
-    return [(each.kind, each.turn, dumps(each.item)) for each in conversation(view)]
+def said(view: RolloutView) -> list[tuple[str, str | None, bytes]]:
+    """The conversation of a rollout, comparable: turns by their digests, since equal ones may change numbers."""
+    return [
+        (each.kind, None if each.turn is None else view.turn(each.turn).digest, dumps(each.item))
+        for each in conversation(view)
+    ]
 
 
 @cache
