@@ -377,11 +377,7 @@ class Rollout(RolloutView):
         if self._writer is None:
             raise StoreError("the rollout was closed", rollout=self.id)
         self._unsure = True
-        try:
-            self._writer.commit(write_state(state), rows, blobs)
-        except TurnkeepError:
-            self._unsure = False  # nothing was written
-            raise
+        self._writer.commit(write_state(state), rows, blobs)
         self._state = state
 
     def close(self) -> None:

@@ -173,13 +173,15 @@ class SqliteStore:
 
     def _be_there(self) -> None:
         """Raise StoreError where the path is no longer that of the open file: what is written would be lost."""
-        if file_at(self.path) == self._file:
+        now = file_at(self.path)
+        if now == self._file:
             return
         self._save_log()
-        raise StoreError(
-            f"{self.path} was moved, deleted or replaced while it was open: nothing more is kept in it. What was kept "
-            "before is in the moved file"
-        )
+        told = "What was kept before is in it, under its new name"
+        if now is not None:
+            told = f"The log {self.path.name}-wal is the old file's: move it beside that before either is opened"
+        befell = "moved or deleted" if now is None else "replaced by another file"
+        raise StoreError(f"{self.path} was {befell} while it was open: nothing more is kept in it. {told}")
 
     def _save_log(self) -> None:
         """Move the log into a file that was moved: SQLite would leave it under the old name."""

@@ -36,7 +36,10 @@ class Item(Mapping[str, Any]):
     """Each member's JSON text, None where `arrays` holds it."""
     _digests: Mapping[str, str] | None
     arrays: Mapping[str, "Array"]
-    """Numeric members as read-only arrays in the narrowest exact dtype, by name. What no array holds stays JSON."""
+    """Numeric members as read-only arrays, by name, in the narrowest exact dtype, or the one they were given in.
+
+    What no array holds stays JSON.
+    """
 
     def __init__(self, members: Mapping[str, Any], arrays: Mapping[str, "Array"] | None = None) -> None:
         """Take a JSON object; `arrays` gives members as arrays already made, whatever `members` holds for them.
