@@ -1,6 +1,6 @@
 """Capture: a model server's response becomes a turn (contract section 1)."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -68,9 +68,10 @@ def capture_again(received: Received, arrays: "Sequence[Array]", scope: str | No
     return with_body(_turn(_Response(value, ()), parts, scope), received)
 
 
-def readings(turn: Turn) -> tuple[Turn, Turn]:
+def readings(turn: Turn) -> Iterator[Turn]:
     """The turn that a response makes, and as it was read when only a status told an incomplete or failed response."""
-    return turn, with_body(replace(turn, finish_reason=_finish_reason_of(turn.parts)), turn.received)
+    yield turn
+    yield with_body(replace(turn, finish_reason=_finish_reason_of(turn.parts)), turn.received)
 
 
 class _Response(NamedTuple):

@@ -160,8 +160,8 @@ def rebuild_request(record: RequestRecord, turn: Callable[[int, Form], bytes], p
 def captured(call: CallRecord, body: bytes, kept: Turn) -> Turn:
     """The turn that a call's response makes: `kept`, or what it should have been. Raises as `capture` does."""
     make = capture if call.failure is None else capture_without_native
-    turn, earlier = readings(make(body, kept.scope))
-    return earlier if earlier.digest == kept.digest else turn
+    turn = make(body, kept.scope)
+    return next((reading for reading in readings(turn) if reading.digest == kept.digest), turn)
 
 
 def turn_text(turn: Turn, form: Form) -> bytes:
@@ -206,10 +206,10 @@ def shared_base(entries: Sequence[Ref], calls: Iterable[CallRecord]) -> tuple[in
     return (number, shared) if shared else None
 
 
-def shared_entries(entries: Sequence[Ref], others: Sequence[Ref]) -> int:
-    """How many first entries two requests have in common."""
-    pairs = enumerate(zip(entries, others, strict=False))
-    return next((index for index, (one, other) in pairs if one != other), min(len(entries), len(others)))
+def shared_entries(entries: Iterable[Ref], others: Iterable[Ref]) -> int:
+    """How many first entries two requests have in common; none behind the first that differs is looked at."""
+    pairs = zip(entries, others, strict=False)
+    return sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
 
 
 def write_call(call: CallRecord) -> bytes:

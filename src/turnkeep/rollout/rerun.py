@@ -133,8 +133,7 @@ class Rerun:
         self._differences[left.number] = found
 
     def _shared(self, call: CallRecord, entries: Sequence[Ref]) -> int:
-        recorded, now = (list(map(self._entry_key, refs)) for refs in (call.request.entries, entries))
-        return shared_entries(recorded, now)
+        return shared_entries(map(self._entry_key, call.request.entries), map(self._entry_key, entries))
 
     def _key(self, entries: Sequence[Ref], tail: str) -> tuple[Any, ...]:
         return (*map(self._entry_key, entries), self._shape(tail).digest)
