@@ -11,7 +11,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from itertools import chain, count
 from pathlib import Path
 from types import TracebackType
@@ -176,18 +176,26 @@ class SqliteStore:
         now = file_at(self.path)
         if now == self._file:
             return
-        self._save_log()
         told = "What was kept before is in it, under its new name"
-        if now is not None:
+        if not self._save_log():
             told = f"The log {self.path.name}-wal is the old file's: move it beside that before either is opened"
         befell = "moved or deleted" if now is None else "replaced by another file"
         raise StoreError(f"{self.path} was {befell} while it was open: nothing more is kept in it. {told}")
 
-    def _save_log(self) -> None:
-        """Move the log into a file that was moved: SQLite would leave it under the old name."""
-        if not self._away and file_at(self.path) is None:
-            with suppress(sqlite3.Error):
-                self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+    def _save_log(self) -> bool:
+        """Move the log into a file that was moved, since SQLite would leave it under the old name; whether it is there.
+
+        Not where another file has the name: the log may be that one's, too.
+        """
+        if file_at(self.path) is not None:
+            return False
+        if self._away:  # it was moved when the connection was closed
+            return True
+        try:
+            busy, _, _ = self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+        except sqlite3.Error:
+            return False
+        return not busy
 
     @contextmanager
     def _reading(self) -> Iterator[None]:
